@@ -1,0 +1,42 @@
+"""One tree of errors. Each class knows the exit code of a command that it ends and the matching HTTP status.
+
+A message is one line: what happened, to which file, and what to do about it.
+"""
+
+
+class LeanfaceError(Exception):
+    """Base of every error that leanface raises on purpose."""
+
+    exit_code = 4
+    http_status = 500
+
+
+class UsageError(LeanfaceError):
+    """The request itself cannot be carried out: a wrong option, value or combination."""
+
+    exit_code = 2
+    http_status = 400
+
+
+class InputError(LeanfaceError):
+    """An input file is missing, empty, damaged, not a picture or too large."""
+
+    http_status = 422
+
+
+class OutputError(LeanfaceError):
+    """A result cannot be written: the place exists already, is not writable or is full."""
+
+
+class ModelError(LeanfaceError):
+    """A model's file is missing, damaged, or not what was asked for."""
+
+    exit_code = 2
+    http_status = 503
+
+
+class DeviceError(LeanfaceError):
+    """The device or precision asked for is not there, or it failed."""
+
+    exit_code = 2
+    http_status = 503

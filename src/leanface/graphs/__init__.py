@@ -1,0 +1,1 @@
+"""Helpers that write ONNX graphs from arrays of weights."""
