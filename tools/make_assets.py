@@ -79,14 +79,14 @@ def rrdbnet_keys(blocks: int = 23) -> list[str]:
 def x4plus(param: str, blob: bytes) -> onnx.ModelProto:
     if hashlib.sha256(blob).hexdigest() != X4PLUS_BIN_SHA256:
         raise ValueError("realesrgan-x4plus.bin is not the published file")
-    weights = {}
+    weights: dict[str, NDArray[np.float32]] = {}
     for key, (_, (weight, bias)) in zip(rrdbnet_keys(), ncnn_tensors(param, blob), strict=True):
         weights |= {f"{key}.weight": weight, f"{key}.bias": bias}
     return rrdbnet(weights, name="realesrgan-x4plus", half=True, origin=ORIGIN)
 
 
 def animevideov3(param: str, blob: bytes) -> onnx.ModelProto:
-    weights = {}
+    weights: dict[str, NDArray[np.float32]] = {}
     for i, (_, tensors) in enumerate(ncnn_tensors(param, blob)):
         weights |= dict(zip((f"body.{i}.weight", f"body.{i}.bias"), tensors, strict=False))
     return srvgg(weights, name="realesr-animevideov3-x4", half=True, origin=ORIGIN)

@@ -1,1 +1,71 @@
+"""leanface restores faces in photographs on machines without a big graphics card, or without any.
+
+Importing this package imports nothing else: each name below is loaded when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "Restorer": "api",
+    "list_models": "api",
+    "restore": "api",
+    "restore_file": "api",
+    "Face": "types",
+    "FaceReport": "types",
+    "Image": "types",
+    "Options": "types",
+    "Result": "types",
+    "DeviceError": "errors",
+    "EngineError": "errors",
+    "InputError": "errors",
+    "LeanfaceError": "errors",
+    "ModelError": "errors",
+    "OutputError": "errors",
+    "UsageError": "errors",
+}
+
+__all__ = [
+    "DeviceError",
+    "EngineError",
+    "Face",
+    "FaceReport",
+    "Image",
+    "InputError",
+    "LeanfaceError",
+    "ModelError",
+    "Options",
+    "OutputError",
+    "Restorer",
+    "Result",
+    "UsageError",
+    "list_models",
+    "restore",
+    "restore_file",
+]
+
+if TYPE_CHECKING:
+    from leanface.api import Restorer, list_models, restore, restore_file
+    from leanface.errors import (
+        DeviceError,
+        EngineError,
+        InputError,
+        LeanfaceError,
+        ModelError,
+        OutputError,
+        UsageError,
+    )
+    from leanface.types import Face, FaceReport, Image, Options, Result
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -36,7 +36,11 @@ class ModelError(LeanfaceError):
 
 
 class DeviceError(LeanfaceError):
-    """The device or precision asked for is not there, or it failed."""
+    """The device or precision asked for is not there."""
 
     exit_code = 2
     http_status = 503
+
+
+class EngineError(LeanfaceError):
+    """A network failed on one picture: out of memory, or a result that is no picture."""

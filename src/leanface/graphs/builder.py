@@ -38,8 +38,12 @@ class GraphBuilder:
         return name
 
     def output(self, tensor: str, name: str, shape: Sequence[int | str]) -> None:
-        """Declare ``tensor`` as the float32 output ``name``."""
-        self._nodes.append(helper.make_node("Identity", [tensor], [name]))
+        """Make ``tensor`` the float32 output ``name``."""
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                for i, used in enumerate(names):
+                    if used == tensor:
+                        names[i] = name
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
     def weight(self, key: str, value: NDArray[Any]) -> str:

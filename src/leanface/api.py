@@ -1,0 +1,192 @@
+"""leanface for programs: Restorer, and the one-shot functions over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leanface import imageio, pipeline, registry
+from leanface import pixels as px
+from leanface.engine.pool import Pool
+from leanface.engine.session import Session
+from leanface.errors import OutputError, UsageError
+from leanface.pixels import Float
+from leanface.registry import Crop, Model
+from leanface.types import Image, Options, Precision, Result
+
+DEFAULT_MODEL = "lite"
+
+
+class Restorer:
+    """Restores pictures with one model, which is loaded when the first face needs it and then kept.
+
+    A context manager; leaving it frees the model. Not for use by several threads at once.
+
+    Args:
+        model: a name from ``list_models()``, or ``auto``.
+        size: side of the crops in pixels, for models that take several; None takes the model's usual one.
+        device: ``auto``, ``cpu``, ``gpu`` or ``npu``.
+        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        threads: processor threads; None takes all cores.
+        options: how pictures are restored; single ones can be changed at each call.
+
+    Raises:
+        UsageError: an unknown model or size.
+    """
+
+    def __init__(
+        self,
+        model: str = "auto",
+        *,
+        size: int | None = None,
+        device: str = "auto",
+        precision: Precision = "auto",
+        threads: int | None = None,
+        options: Options | None = None,
+        on_event: pipeline.Event | None = None,
+    ) -> None:
+        self.model: Model = registry.find(DEFAULT_MODEL if model == "auto" else model)
+        sizes = self.model.variant.sizes
+        if size is not None and size not in sizes:
+            allowed = " or ".join(map(str, sizes))
+            raise UsageError(f"{self.model.variant.id} takes size {allowed}, not {size}")
+        self.size = size or sizes[0]
+        self.chosen = f"model {self.model.variant.id}: {self.model.variant.about}"
+        self.device = device
+        self.precision = precision
+        self.options = options or Options()
+        self._on_event = on_event or (lambda name, values: None)
+        self._pool = Pool(threads=threads)
+
+    def restore(self, picture: Image | NDArray[Any], options: Options | None = None) -> Result:
+        """Restore a picture in memory.
+
+        Args:
+            picture: an Image, or an array [h, w, 3] of uint8 or uint16 in RGB.
+            options: instead of the Restorer's own.
+
+        Raises:
+            UsageError: not such an array.
+            DeviceError, ModelError: the model cannot be loaded.
+            EngineError: the model fails.
+        """
+        image = picture if isinstance(picture, Image) else Image(picture)
+        tools = pipeline.Tools(self.model, self.size, self._generator, self._detect)
+        return pipeline.run(image, tools, options or self.options, self._on_event)
+
+    def restore_file(
+        self,
+        source: str | os.PathLike[str],
+        target: str | os.PathLike[str],
+        options: Options | None = None,
+        *,
+        overwrite: bool = False,
+        max_pixels: int = imageio.MAX_PIXELS,
+        compare: bool = False,
+    ) -> Result:
+        """Restore a file into another.
+
+        Args:
+            source: the picture.
+            target: the result; its suffix decides the format.
+            options: instead of the Restorer's own.
+            overwrite: replace the target if it exists.
+            max_pixels: larger pictures are refused.
+            compare: also write the picture before and after, side by side, as ``<target>_compare``.
+
+        Raises:
+            InputError: the source cannot be read.
+            OutputError: the target exists, is the source, or cannot be written.
+            UsageError: the target's suffix stands for no format.
+            DeviceError, ModelError: the model cannot be loaded.
+            EngineError: the model fails.
+        """
+        source, target = Path(source), Path(target)
+        targets = [target, comparison_path(target)] if compare else [target]
+        for path in targets:
+            imageio.check_writable(path, overwrite=overwrite)
+            if path.exists() and source.exists() and path.samefile(source):
+                raise OutputError(f"{path}: is the input itself; choose another name")
+        image, origin = imageio.read(source, max_pixels=max_pixels)
+        result = self.restore(image, options)
+        notes = (*origin.notes, *result.notes)
+        notes += imageio.write(target, result.image, origin, overwrite=overwrite)
+        if compare:
+            both = side_by_side(image, result.image)
+            imageio.write(comparison_path(target), both, imageio.Origin(icc=origin.icc), overwrite=overwrite)
+        return _with_notes(result, notes)
+
+    def close(self) -> None:
+        """Free the models; they are loaded anew when needed."""
+        self._pool.close()
+
+    def __enter__(self) -> Restorer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _generator(self) -> Session:
+        variant = self.model.variant
+        return self._pool.session(
+            variant.graph, device=self.device, precision=self.precision, bears=variant.precisions
+        )
+
+    def _detect(self, picture: Float) -> Float:
+        (model,) = registry.models("detector")
+        # Always on the processor: it takes milliseconds there, and leaves a small card to the restorer.
+        session = self._pool.session(model.variant.graph, device="cpu", precision="fp32", bears=("fp32",))
+        crop = Crop(picture)
+        return model.family.finish(session.run(model.family.prepare(crop)), crop)
+
+
+def restore(picture: NDArray[Any], *, model: str = "auto", **options: Any) -> NDArray[Any]:
+    """Restore the faces of one array, [h, w, 3] RGB of uint8 or uint16; options as in ``Options``."""
+    with Restorer(model, options=Options(**options)) as restorer:
+        return restorer.restore(picture).image.pixels
+
+
+def restore_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    model: str = "auto",
+    overwrite: bool = False,
+    **options: Any,
+) -> Result:
+    """Restore the faces of one file into another; see ``Restorer.restore_file``."""
+    with Restorer(model, options=Options(**options)) as restorer:
+        return restorer.restore_file(source, target, overwrite=overwrite)
+
+
+def list_models() -> tuple[registry.Variant, ...]:
+    """The restorers there are."""
+    return tuple(model.variant for model in registry.models("restorer"))
+
+
+def comparison_path(target: Path) -> Path:
+    """Where the before/after picture of a result goes."""
+    return target.with_name(f"{target.stem}_compare{target.suffix}")
+
+
+def side_by_side(before: Image, after: Image) -> Image:
+    """Two pictures in one, the first brought to the size of the second."""
+    left = before.pixels
+    if left.shape != after.pixels.shape:
+        resized = px.resize(px.to_float(left), after.width, after.height)
+        left = px.to_depth(np.clip(resized, 0, 1), after.pixels.dtype)
+    return Image(np.concatenate([left, after.pixels], axis=1), None, before.gray and after.gray)
+
+
+def _with_notes(result: Result, notes: tuple[str, ...]) -> Result:
+    from dataclasses import replace
+
+    return replace(result, notes=notes)

@@ -1,0 +1,294 @@
+"""The command line: the only place that prints and exits."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from leanface import __version__
+from leanface.errors import LeanfaceError, UsageError
+
+if TYPE_CHECKING:
+    from leanface.batch import Job, Outcome
+
+SOME_FAILED, ALL_FAILED, INTERRUPTED = 3, 4, 130
+_DEVICES = ("auto", "cpu", "gpu", "npu")
+_PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``leanface``: returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="leanface", description="Restores faces in photographs, with or without a graphics card."
+    )
+    parser.add_argument("--version", action="version", version=f"leanface {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    restore = commands.add_parser("restore", help="restore the faces of pictures")
+    restore.add_argument("inputs", nargs="+", metavar="INPUT", help="a picture, a folder or a glob")
+    restore.add_argument(
+        "-o", "--output", type=Path, help="a file for one picture, else a folder; default: beside the input"
+    )
+    restore.add_argument(
+        "--faces", choices=("all", "largest", "center", "none"), default="all",
+        help="which faces; none: no face is looked for, the picture goes through the model as it is",
+    )  # fmt: skip
+    restore.add_argument("--aligned", action="store_true", help="the pictures are ready, aligned face crops")
+    restore.add_argument(
+        "--strength", type=_number, default=1.0, metavar="0..1", help="0: as it was; default 1"
+    )
+    restore.add_argument(
+        "--min-face", type=int, default=20, metavar="PIXELS", help="leave smaller faces alone; default 20"
+    )
+    restore.add_argument(
+        "--threshold", type=_number, default=0.8, metavar="0..1", help="least score of a face; default 0.8"
+    )
+    restore.add_argument("--compare", action="store_true", help="also write before and after side by side")
+    restore.add_argument("--report", type=Path, metavar="FILE.jsonl", help="write one line per picture")
+    restore.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    _add_common(restore)
+    restore.set_defaults(run=_restore)
+
+    models = commands.add_parser("models", help="list the models")
+    models.set_defaults(run=_models)
+    return _guarded(parser, arguments)
+
+
+def gpen_main(arguments: Sequence[str] | None = None) -> int:
+    """``inference_gpen.py``: one picture as it is, without a detector unless asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="inference_gpen.py", description="Restores a portrait without detecting faces first."
+    )
+    parser.add_argument("-i", "--input", required=True, help="a portrait, a folder or a glob")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="a file, or a folder for several; default: ./output_<name>.png"
+    )
+    parser.add_argument("--detect", action="store_true", help="find faces, and restore each one")
+    parser.add_argument(
+        "--batch-size", type=_positive, default=1, metavar="N",
+        help="accepted; faces are restored one at a time, so that memory never grows",
+    )  # fmt: skip
+    _add_common(parser)
+    parser.set_defaults(run=_inference_gpen, size=512)
+    return _guarded(parser, arguments)
+
+
+def run() -> NoReturn:
+    """Entry point of the ``leanface`` command."""
+    sys.exit(main())
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="auto", help="see `leanface models`; default auto")
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's square")
+    parser.add_argument("--device", choices=_DEVICES, default="auto")
+    parser.add_argument("--precision", choices=_PRECISIONS, default="auto")
+    parser.add_argument(
+        "--threads", type=_positive, metavar="N", help="processor threads; default: all cores"
+    )
+    parser.add_argument("--max-pixels", type=_positive, metavar="N", help="refuse larger pictures")
+    parser.add_argument("--overwrite", action="store_true", help="replace results that exist already")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must lie between 0 and 1, not {text}")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
+    return value
+
+
+def _guarded(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Parse and run; every failure is one line and an exit code."""
+    try:
+        values = parser.parse_args(arguments)
+        code: int = values.run(values)
+        return code
+    except SystemExit as stop:  # argparse: --help, --version, a wrong option
+        return stop.code if isinstance(stop.code, int) else 2
+    except LeanfaceError as error:
+        _error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _error("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _restore(values: argparse.Namespace) -> int:
+    from leanface import batch
+    from leanface.types import Options
+
+    options = Options(
+        faces=values.faces, aligned=values.aligned, strength=values.strength, min_face=values.min_face,
+        threshold=values.threshold,
+    )  # fmt: skip
+    work = _jobs(values.inputs, values.output)
+    report = values.report.open("w", encoding="utf-8") if values.report else None
+    progress = _Progress(len(work), quiet=values.quiet)
+    outcomes: list[Outcome] = []
+    try:
+        with _restorer(values, options) as restorer:
+            progress.model(restorer)
+            kept = batch.run(
+                restorer, work, overwrite=values.overwrite, compare=values.compare, **_limits(values)
+            )
+            for outcome in kept:
+                outcomes.append(outcome)
+                progress.show(outcome)
+                if report:
+                    report.write(outcome.line() + "\n")
+                    report.flush()
+    finally:
+        progress.end(outcomes)
+        if report:
+            report.close()
+    return _exit_code(outcomes)
+
+
+def _inference_gpen(values: argparse.Namespace) -> int:
+    from leanface import batch
+    from leanface.engine.device import resident_bytes
+    from leanface.types import Options
+
+    def info(text: str) -> None:
+        print(f"[INFO] {text}", flush=True)
+
+    loaded = False
+
+    def on_event(name: str, facts: dict[str, Any]) -> None:
+        nonlocal loaded
+        if name == "detected":
+            info(f"Face detection enabled: {facts['faces']} faces.")
+        elif name == "resized":
+            info(f"Input resized to {facts['width']}x{facts['height']} (pad mode: reflect)")
+        elif name == "loaded" and not loaded:
+            loaded = True
+            info(f"Generator loaded. Total CPU memory: {resident_bytes() / 1e6:.0f}MB")
+
+    sources = batch.expand([values.input])
+    work = _jobs([values.input], values.output)
+    if values.output is None:
+        names = (batch.Job(source, Path(f"output_{source.stem}.png")) for source in sources)
+        work = batch.distinct(names)
+    options = Options(faces="all" if values.detect else "none")
+    outcomes = []
+    with _restorer(values, options, on_event) as restorer:
+        if not values.detect:
+            info("Face detection disabled. Using raw input.")
+        for outcome in batch.run(restorer, work, overwrite=values.overwrite, **_limits(values)):
+            outcomes.append(outcome)
+            for note in outcome.result.notes if outcome.result else ():
+                info(note)
+            if outcome.result:
+                info(_sentence(outcome))
+            else:
+                _error(outcome.reason)
+    return _exit_code(outcomes)
+
+
+def _models(values: argparse.Namespace) -> int:
+    from leanface.api import list_models
+
+    rows = [(v.id, "/".join(map(str, v.sizes)), v.licence, v.about) for v in list_models()]
+    rows.insert(0, ("model", "size", "licence", ""))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]))
+    return 0
+
+
+def _jobs(inputs: Sequence[str], output: Path | None) -> list[Job]:
+    from leanface import batch
+
+    sources = batch.expand(inputs)
+    many = any(Path(name) not in sources for name in inputs)
+    return batch.jobs(sources, output, many=many)
+
+
+def _restorer(values: argparse.Namespace, options: Any, on_event: Any = None) -> Any:
+    from leanface.api import Restorer
+
+    return Restorer(
+        values.model, size=values.size, device=values.device, precision=values.precision,
+        threads=values.threads, options=options, on_event=on_event,
+    )  # fmt: skip
+
+
+def _limits(values: argparse.Namespace) -> dict[str, Any]:
+    return {"max_pixels": values.max_pixels} if values.max_pixels else {}
+
+
+def _exit_code(outcomes: Sequence[Outcome]) -> int:
+    failed = sum(outcome.result is None for outcome in outcomes)
+    if not failed:
+        return 0
+    return ALL_FAILED if failed == len(outcomes) else SOME_FAILED
+
+
+def _sentence(outcome: Outcome) -> str:
+    """One line about a picture that was written."""
+    result = outcome.result
+    assert result is not None
+    seconds = f"{sum(result.seconds.values()):.2f} s"
+    if result.status == "skipped":
+        return f"{outcome.job.source} -> {outcome.job.target}: unchanged, {result.reason}"
+    faces = f", {result.restored} of {len(result.faces)} faces" if result.faces else ""
+    return f"{outcome.job.source} -> {outcome.job.target}: restored{faces}, {seconds}"
+
+
+def _error(text: str) -> None:
+    print(f"leanface: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+class _Progress:
+    """A bar on a terminal for more than one picture, plain lines elsewhere, nothing when quiet."""
+
+    WIDTH = 30
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self.total = total
+        self.quiet = quiet
+        self.bar = total > 1 and not quiet and sys.stderr.isatty()
+        self.done = 0
+
+    def model(self, restorer: Any) -> None:
+        if not self.quiet:
+            print(restorer.chosen, flush=True)
+
+    def show(self, outcome: Outcome) -> None:
+        self.done += 1
+        self._clear()
+        if outcome.result is None:
+            _error(outcome.reason)
+        elif not self.quiet:
+            for note in outcome.result.notes:
+                print(f"{outcome.job.source}: {note}", flush=True)
+            if not self.bar or outcome.result.status == "skipped":
+                print(_sentence(outcome), flush=True)
+        if self.bar:
+            filled = self.WIDTH * self.done // self.total
+            bar = "#" * filled + "." * (self.WIDTH - filled)
+            print(f"\r[{bar}] {self.done}/{self.total}", end="", file=sys.stderr, flush=True)
+
+    def end(self, outcomes: Sequence[Outcome]) -> None:
+        self._clear()
+        if self.total > 1 and not self.quiet:
+            counts = {s: sum(o.status == s for o in outcomes) for s in ("restored", "skipped", "failed")}
+            print(", ".join(f"{count} {status}" for status, count in counts.items()), flush=True)
+
+    def _clear(self) -> None:
+        if self.bar:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""One file per inference library; each imports its library inside functions only."""

@@ -1,0 +1,93 @@
+"""OpenVINO: processors of any make, Intel's graphics and neural units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leanface.engine.session import Session, Tensors
+from leanface.errors import DeviceError, EngineError, ModelError
+
+_HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
+
+
+def open_session(
+    model: Path, *, device: str, precision: str, bears: tuple[str, ...], threads: int
+) -> Session:
+    """Load an ONNX file.
+
+    Args:
+        model: the file; free dimensions stay free, each run may have another shape.
+        device: ``auto`` (the processor), ``cpu``, ``gpu`` or ``npu``.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 where the processor computes in it, else
+            fp32; fp16 on a graphics card.
+        bears: the precisions that the network's results survive; the others are refused.
+        threads: processor threads.
+
+    Raises:
+        DeviceError: the device is not there, or it or the network cannot do that precision; says what can.
+        ModelError: OpenVINO cannot read the file.
+    """
+    import openvino as ov
+
+    core = ov.Core()
+    name = "CPU" if device == "auto" else device.upper()
+    there = list(core.available_devices)
+    if name not in {d.split(".")[0] for d in there}:
+        raise DeviceError(f"device {device} is not here; OpenVINO sees {', '.join(there).lower() or 'none'}")
+    chosen = _precision(core, name, precision, bears)
+    config = {"INFERENCE_PRECISION_HINT": _HINTS[chosen], "PERFORMANCE_HINT": "LATENCY"}
+    if name == "CPU":
+        config["INFERENCE_NUM_THREADS"] = str(threads)
+    try:
+        graph = core.read_model(model)
+    except RuntimeError as error:
+        raise ModelError(f"{model}: OpenVINO cannot read it ({_first_line(error)})") from error
+    try:
+        compiled = core.compile_model(graph, name, config)
+    except RuntimeError as error:
+        raise DeviceError(f"{model.name} does not run on {device} ({_first_line(error)})") from error
+    return _OpenVinoSession(compiled, name.lower(), chosen)
+
+
+class _OpenVinoSession:
+    def __init__(self, compiled: Any, device: str, precision: str) -> None:
+        self.device = device
+        self.precision = precision
+        self._outputs = [output.get_any_name() for output in compiled.outputs]
+        self._request = compiled.create_infer_request()
+
+    def run(self, inputs: Tensors) -> dict[str, NDArray[np.float32]]:
+        if self._request is None:
+            raise EngineError("the session is closed")
+        try:
+            self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
+        except RuntimeError as error:
+            raise EngineError(f"OpenVINO failed on {self.device} ({_first_line(error)})") from error
+        # A copy, since the engine writes the next result into the same memory.
+        return {name: self._request.get_tensor(name).data.copy() for name in self._outputs}
+
+    def close(self) -> None:
+        self._request = None
+
+
+def _precision(core: Any, name: str, precision: str, bears: tuple[str, ...]) -> str:
+    computes = set(core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
+    able = [p for p, capability in _CAPABILITIES.items() if capability in computes and p in bears]
+    if precision == "auto":
+        fast = "bf16" if name == "CPU" else "fp16"
+        return fast if fast in able else "fp32"
+    if precision not in able:
+        raise DeviceError(
+            f"this model does not run in {precision} on {name.lower()}; it does in {', '.join(able)}"
+        )
+    return precision
+
+
+def _first_line(error: RuntimeError) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

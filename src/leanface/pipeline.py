@@ -1,0 +1,200 @@
+"""One picture from input to result: detect, align, restore, blend, a face at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leanface import pixels as px
+from leanface.engine import device as machine
+from leanface.engine.session import Session
+from leanface.pixels import Float, Matrix
+from leanface.registry import Crop, Model
+from leanface.stages.align import crop as take_crop
+from leanface.stages.align import fit, fitted, similarity
+from leanface.stages.blend import feather, paste
+from leanface.stages.detect import Detector, detect
+from leanface.stages.restore import restore
+from leanface.types import Face, FaceReport, Image, Options, Result
+
+Event = Callable[[str, dict[str, Any]], None]
+"""Told what has just happened: ``detected`` (faces), ``resized`` (width, height), ``loaded`` ()."""
+
+
+@dataclass
+class Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a restoration works with; each of the two callables loads at its first call.
+
+    Attributes:
+        model: the restorer.
+        size: side of its crops.
+        generator: its session.
+        detector: finds candidates, see ``stages.detect``.
+    """
+
+    model: Model
+    size: int
+    generator: Callable[[], Session]
+    detector: Detector
+
+
+def run(image: Image, tools: Tools, options: Options, event: Event) -> Result:
+    """Restore a picture.
+
+    Raises:
+        DeviceError, ModelError: a network could not be loaded.
+        EngineError: a network failed.
+    """
+    clock = Clock()
+    if options.whole:
+        return _whole(image, tools, options, event, clock)
+    return _faces(image, tools, options, event, clock)
+
+
+def looks_unlike_portrait(image: Image) -> bool:
+    """Whether a picture is too wide or too tall to be one upright portrait."""
+    return not 0.55 <= image.width / image.height <= 1.15
+
+
+def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Clock) -> Result:
+    with clock.time("detect"):
+        found, dropped = detect(image.pixels, tools.detector, options.threshold)
+    event("detected", {"faces": len(found)})
+    chosen, left_alone = select(found, options, image.width, image.height)
+    reports = {id(face): FaceReport(face.box, face.score, "skipped", why) for face, why in dropped}
+    reports |= {id(face): FaceReport(face.box, face.score, "skipped", why) for face, why in left_alone}
+
+    out = image.pixels
+    session = None
+    if chosen and options.strength > 0:
+        out = image.pixels.copy()
+        session = _load(tools, clock, event)
+        template = np.array(tools.model.family.template) * tools.size
+        mask = feather(tools.size)
+        # Smaller faces first, so that the nearer of two that overlap ends on top.
+        for face in reversed(chosen):
+            matrix = similarity(face.landmarks, template)
+            crop, restored = _restored(image, matrix, tools, session, clock)
+            with clock.time("blend"):
+                paste(out, image.pixels, matrix, crop, restored, strength=options.strength, mask=mask)
+    reports |= {id(face): FaceReport(face.box, face.score, "restored") for face in chosen}
+    faces = tuple(reports[id(f)] for f in sorted([*found, *(f for f, _ in dropped)], key=lambda f: -f.size))
+    reason = ""
+    if not chosen:
+        reason = "no face found" if not found else f"no face chosen of {len(found)} found"
+    return _result(Image(out, image.alpha, image.gray), faces, reason, tools, session, clock)
+
+
+def select(
+    found: list[Face], options: Options, width: int, height: int
+) -> tuple[list[Face], list[tuple[Face, str]]]:
+    """The faces to restore, the largest first; and the others, each with the reason."""
+    large = [f for f in found if f.size >= options.min_face]
+    skipped = [(f, f"smaller than {options.min_face} pixels") for f in found if f.size < options.min_face]
+    chosen = large
+    if options.faces == "largest":
+        chosen = large[:1]
+    elif options.faces == "center" and large:
+        chosen = [min(large, key=lambda f: _from_centre(f, width, height))]
+    skipped += [(f, f"not the {options.faces} face") for f in large if f not in chosen]
+    return chosen, skipped
+
+
+def _whole(image: Image, tools: Tools, options: Options, event: Event, clock: Clock) -> Result:
+    notes: tuple[str, ...] = ()
+    if not options.aligned and looks_unlike_portrait(image):
+        notes = ("This does not look like a single upright portrait: --detect finds and restores each face.",)
+    if options.strength == 0:
+        return _result(image, (), "strength 0", tools, None, clock, notes)
+    size = tools.size
+    event("resized", {"width": size, "height": size})
+    session = _load(tools, clock, event)
+    matrix = fit(image.width, image.height, size)
+    crop, restored = _restored(image, matrix, tools, session, clock)
+    with clock.time("blend"):
+        if max(image.width, image.height) > size:
+            out = image.pixels.copy()
+            paste(out, image.pixels, matrix, crop, restored, strength=options.strength, mask=None)
+            alpha = image.alpha
+        else:
+            width, height = fitted(image.width, image.height, size)
+            left, top = (size - width) // 2, (size - height) // 2
+            mixed = crop + np.float32(options.strength) * (restored - crop)
+            inner = mixed[top : top + height, left : left + width]
+            out = px.to_depth(inner, image.pixels.dtype)
+            alpha = _resized_alpha(image.alpha, width, height)
+    return _result(Image(out, alpha, image.gray), (), "", tools, session, clock, notes)
+
+
+def _load(tools: Tools, clock: Clock, event: Event) -> Session:
+    with clock.time("load"):
+        session = tools.generator()
+    event("loaded", {"device": session.device})
+    return session
+
+
+def _restored(
+    image: Image, matrix: Matrix, tools: Tools, session: Session, clock: Clock
+) -> tuple[Float, Float]:
+    with clock.time("align"):
+        pixels = take_crop(image.pixels, matrix, tools.size)
+    crop = Crop(pixels, scale=float(np.hypot(*matrix[:, 0])))
+    with clock.time("restore"):
+        return pixels, restore(crop, tools.model.family, session.run, gray=image.gray)
+
+
+def _result(
+    image: Image,
+    faces: tuple[FaceReport, ...],
+    reason: str,
+    tools: Tools,
+    session: Session | None,
+    clock: Clock,
+    notes: tuple[str, ...] = (),
+) -> Result:
+    return Result(
+        image=image,
+        faces=faces,
+        status="skipped" if reason else "restored",
+        reason=reason,
+        model=tools.model.variant.id,
+        device=session.device if session else "",
+        precision=session.precision if session else "",
+        seconds=clock.seconds,
+        peak_bytes=machine.peak_bytes(),
+        notes=notes,
+    )
+
+
+def _from_centre(face: Face, width: int, height: int) -> float:
+    left, top, right, bottom = face.box
+    return math.hypot((left + right - width) / 2, (top + bottom - height) / 2)
+
+
+def _resized_alpha(alpha: NDArray[Any] | None, width: int, height: int) -> NDArray[Any] | None:
+    if alpha is None:
+        return None
+    resized = px.resize(px.to_float(alpha)[..., None], width, height)
+    return px.to_depth(np.clip(resized, 0, 1), alpha.dtype)[..., 0]

@@ -1,0 +1,79 @@
+"""Resampling and rounding: the one place where integers become floats and floats become integers.
+
+Coordinates are continuous: pixel i covers [i, i+1), its centre is at i + 0.5. Planes are resampled one
+channel at a time as 32-bit floats, so that 8 and 16 bit take the same path and nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+Float = NDArray[np.float32]
+Matrix = NDArray[np.float64]
+
+
+def to_float(pixels: NDArray[Any]) -> Float:
+    """uint8 or uint16 -> float32 in [0, 1]."""
+    values: Float = pixels.astype(np.float32)
+    values /= np.float32(np.iinfo(pixels.dtype).max)
+    return values
+
+
+def to_depth(values: Float, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """float32 in [0, 1] -> uint8 or uint16, clipped and rounded to the nearest."""
+    top = np.iinfo(dtype).max
+    scaled = values * np.float32(top)
+    scaled += np.float32(0.5)
+    rounded: NDArray[Any] = np.clip(scaled, 0, top, out=scaled).astype(dtype)
+    return rounded
+
+
+def luminance(pixels: Float) -> Float:
+    """[..., 3] RGB -> [...], the luma of ITU-R BT.601."""
+    return np.asarray(pixels @ np.array([0.299, 0.587, 0.114], np.float32))
+
+
+def resize(pixels: Float, width: int, height: int) -> Float:
+    """Bicubic resize of [h, w, c] with antialiasing where it shrinks (Pillow's)."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    return _by_channel(
+        pixels, lambda p: p.resize((width, height), PillowImage.Resampling.BICUBIC), (height, width)
+    )
+
+
+def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool = True) -> Float:
+    """Sample [h, w, c] at ``matrix`` times each output position; 0 outside.
+
+    Args:
+        pixels: float32 [h, w, c].
+        matrix: [2, 3], from output coordinates to coordinates in ``pixels``.
+        width: of the output.
+        height: of the output.
+        smooth: bicubic, else bilinear.
+    """
+    method = PillowImage.Resampling.BICUBIC if smooth else PillowImage.Resampling.BILINEAR
+    data = tuple(float(v) for v in matrix.ravel())
+    affine = PillowImage.Transform.AFFINE
+    return _by_channel(pixels, lambda p: p.transform((width, height), affine, data, method), (height, width))
+
+
+def _by_channel(pixels: Float, change: Any, shape: tuple[int, int]) -> Float:
+    out = np.empty((*shape, pixels.shape[2]), np.float32)
+    for c in range(pixels.shape[2]):
+        out[..., c] = np.asarray(change(PillowImage.fromarray(np.ascontiguousarray(pixels[..., c]))))
+    return out
+
+
+def planes(pixels: Float) -> Float:
+    """[h, w, 3] -> [1, 3, h, w], the layout of the networks."""
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+
+
+def interleaved(tensor: Float) -> Float:
+    """[1, 3, h, w] -> [h, w, 3]."""
+    return np.ascontiguousarray(tensor[0].transpose(1, 2, 0))

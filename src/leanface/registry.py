@@ -1,0 +1,147 @@
+"""What a model family declares, and where the families are found.
+
+A family is one file in ``leanface/families`` that defines ``FAMILY``. Nothing else has to be told about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from leanface.errors import UsageError
+
+if TYPE_CHECKING:
+    from leanface.engine.session import Tensors
+    from leanface.pixels import Float
+
+ASSETS = Path(__file__).parent / "assets"
+Role = Literal["restorer", "detector"]
+
+FFHQ = tuple(
+    (x / 512, y / 512)
+    for x, y in (
+        (192.98138, 239.94708),
+        (318.90277, 240.19360),
+        (256.63416, 314.01935),
+        (201.26117, 371.41043),
+        (313.08905, 371.15118),
+    )
+)
+"""Where the FFHQ data set, and so most families, have the five landmarks in a crop of side 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Crop:
+    """What a network looks at.
+
+    Attributes:
+        pixels: float32 [height, width, 3] RGB in [0, 1].
+        scale: crop pixels per picture pixel; above 1 the picture is coarser than the crop.
+    """
+
+    pixels: Float
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One network of a family.
+
+    Attributes:
+        id: the name users type.
+        sizes: sides of the square crops it takes, in pixels, the usual one first.
+        asset: its graph file inside the package.
+        licence: of its weights, as an SPDX identifier or in words.
+        origin: where its weights come from.
+        precisions: those its results survive.
+        about: one line for users.
+    """
+
+    id: str
+    sizes: tuple[int, ...]
+    asset: str
+    licence: str
+    origin: str
+    precisions: tuple[str, ...]
+    about: str
+
+    @property
+    def graph(self) -> Path:
+        return ASSETS / self.asset
+
+
+@dataclass(frozen=True)
+class Family:
+    """Networks that share a template and a way in and out.
+
+    Attributes:
+        id: name of the family and of its file.
+        role: ``restorer`` takes and returns faces; ``detector`` finds them.
+        template: five landmarks in a crop of side 1; None where the family aligns nothing.
+        prepare: crop -> the graph's inputs.
+        finish: the graph's outputs and the crop they belong to -> what the family gives. A restorer: float32
+            [size, size, 3] in [0, 1]. A detector: float32 [n, 15], per candidate left, top, right, bottom in
+            pixels, score, and five landmarks x, y.
+        variants: the usual one first.
+    """
+
+    id: str
+    role: Role
+    template: tuple[tuple[float, float], ...] | None
+    prepare: Callable[[Crop], Tensors]
+    finish: Callable[[Tensors, Crop], Float]
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A variant with its family."""
+
+    family: Family
+    variant: Variant
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All families, by name.
+
+    Raises:
+        ImportError: a family file is broken; names it.
+    """
+    from leanface import families as package
+
+    found = []
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        name = f"{package.__name__}.{module.name}"
+        try:
+            family = importlib.import_module(name).FAMILY
+        except Exception as error:
+            raise ImportError(f"the family file {name} is broken: {error}") from error
+        if not isinstance(family, Family) or family.id != module.name:
+            raise ImportError(f"the family file {name} must define FAMILY with the id {module.name!r}")
+        found.append(family)
+    return tuple(found)
+
+
+def models(role: Role = "restorer") -> tuple[Model, ...]:
+    """All models of a role."""
+    return tuple(Model(f, v) for f in families() if f.role == role for v in f.variants)
+
+
+def find(model_id: str, role: Role = "restorer") -> Model:
+    """The model of that name.
+
+    Raises:
+        UsageError: there is none; lists those there are.
+    """
+    known = models(role)
+    for model in known:
+        if model.variant.id == model_id:
+            return model
+    names = ", ".join(m.variant.id for m in known)
+    raise UsageError(f"there is no model {model_id!r}; choose auto or one of {names}")

@@ -1,0 +1,1 @@
+"""The steps of a restoration: each takes values and returns values, and knows none of the others."""

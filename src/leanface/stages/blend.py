@@ -1,0 +1,124 @@
+"""Brings a restored crop back into its picture, touching only the crop's own rectangle.
+
+What comes back is the *change* that the network made. Where the picture is finer than the crop (a large
+face), its own finest detail stays as far as the network kept the finest detail of the crop, and goes as far as
+the network took it for noise. A network that changes nothing therefore changes no pixel.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leanface import pixels as px
+from leanface.pixels import Float, Matrix
+
+_BAND = 1 << 20  # pixels worked on at once
+_FLAT = (0.1 / 255) ** 2  # mean square below which a crop has no detail to keep or lose
+_CORE = 0.78  # the mask is 1 up to this share of the way from the crop's centre to its border
+
+
+def paste(
+    out: NDArray[Any],
+    picture: NDArray[Any],
+    matrix: Matrix,
+    crop: Float,
+    restored: Float,
+    *,
+    strength: float,
+    mask: Float | None,
+) -> None:
+    """Write a restored crop into ``out``.
+
+    Args:
+        out: [h, w, 3], changed in place; outside the crop's rectangle and where the mask is 0 not a bit.
+        picture: [h, w, 3] of the same type, the picture that the crop was taken from.
+        matrix: [2, 3] from picture to crop coordinates.
+        crop: [size, size, 3] as taken from the picture.
+        restored: [size, size, 3] as restored.
+        strength: 0 (the picture) to 1 (the restored crop).
+        mask: [size, size] in [0, 1], how much of the result to take; None takes all of it.
+    """
+    size = crop.shape[0]
+    x0, y0, x1, y1 = _rectangle(matrix, size, picture.shape)
+    if x0 >= x1 or y0 >= y1:
+        return
+    scale_x, scale_y = (float(np.hypot(*matrix[:, i])) for i in (0, 1))
+    layers = [strength * (restored - crop)]
+    lost = strength * (1 - kept_detail(crop, restored)) if min(scale_x, scale_y) < 1 else 0.0
+    if lost:
+        layers.append(lost * crop)
+    if mask is not None:
+        layers.append(mask[..., None])
+    stack = np.concatenate(layers, axis=2)
+
+    # Shrink first where the crop is finer than the picture: an affine transform does not antialias.
+    width = max(1, round(size / max(1.0, scale_x)))
+    height = max(1, round(size / max(1.0, scale_y)))
+    stack = px.resize(stack, width, height)
+    to_stack = np.diag([width / size, height / size]) @ matrix
+
+    rows = max(1, _BAND // (x1 - x0))
+    for top in range(y0, y1, rows):
+        bottom = min(y1, top + rows)
+        shifted = to_stack.copy()
+        shifted[:, 2] += to_stack[:, :2] @ [x0, top]
+        warped = px.warp(stack, shifted, x1 - x0, bottom - top)
+        own = px.to_float(picture[top:bottom, x0:x1])
+        new = own + warped[..., :3]
+        if lost:
+            new -= np.float32(lost) * own - warped[..., 3:6]
+        target = out[top:bottom, x0:x1]
+        if mask is None:
+            target[:] = px.to_depth(new, out.dtype)
+        else:
+            weight = warped[..., -1:]
+            inside = weight[..., 0] > 1 / 1024
+            before = px.to_float(target)
+            target[inside] = px.to_depth((before + weight * (new - before))[inside], out.dtype)
+
+
+@cache
+def feather(size: int) -> Float:
+    """The mask of a face crop, [size, size]: 1 around the face, falling smoothly to 0 at the crop's border.
+
+    It is drawn in crop coordinates, so that the soft edge grows with the face.
+    """
+    along = np.abs((np.arange(size, dtype=np.float32) + np.float32(0.5)) * (2 / size) - 1)
+    radius = (along[:, None] ** 6 + along[None, :] ** 6) ** (1 / 6)  # a square with round corners
+    t = np.clip((1 - radius) / (1 - _CORE), 0, 1)
+    mask = (t * t * (3 - 2 * t)).astype(np.float32)
+    mask.setflags(write=False)
+    return mask
+
+
+def kept_detail(crop: Float, restored: Float) -> float:
+    """How much of the crop's finest detail is still there after restoring, 0 to 1.
+
+    The finest octave of the restored crop, projected on that of the crop: 1 where the network left it alone,
+    near 0 where it took it for noise.
+    """
+    before, after = _finest(crop), _finest(restored)
+    energy = float((before * before).sum())
+    if energy <= _FLAT * before.size:
+        return 1.0
+    return float(np.clip((before * after).sum() / energy, 0, 1))
+
+
+def _finest(crop: Float) -> Float:
+    gray = px.luminance(crop)[..., None]
+    size = gray.shape[0]
+    coarse = px.resize(px.resize(gray, size // 2, size // 2), size, size)
+    return np.subtract(gray, coarse)
+
+
+def _rectangle(matrix: Matrix, size: int, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom of the crop's area in whole pixels that the picture has."""
+    turn = np.linalg.inv(matrix[:, :2])
+    corners = turn @ (np.array([[0, size, size, 0], [0, 0, size, size]]) - matrix[:, 2:])
+    x0, y0 = np.floor(corners.min(1)).astype(int)
+    x1, y1 = np.ceil(corners.max(1)).astype(int)
+    return max(0, x0), max(0, y0), min(shape[1], x1), min(shape[0], y1)

@@ -1,0 +1,36 @@
+"""One crop through one network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from leanface import pixels as px
+from leanface.engine.session import Tensors
+from leanface.errors import EngineError
+from leanface.pixels import Float
+from leanface.registry import Crop, Family
+
+
+def restore(crop: Crop, family: Family, run: Callable[[Tensors], Tensors], *, gray: bool) -> Float:
+    """Restore a crop.
+
+    Args:
+        crop: what to restore.
+        family: how the network is fed.
+        run: the network.
+        gray: the picture has no colour; the result will have none either.
+
+    Returns:
+        float32 [size, size, 3] in [0, 1].
+
+    Raises:
+        EngineError: the network returned something that is no picture.
+    """
+    restored = family.finish(run(family.prepare(crop)), crop)
+    if restored.shape != crop.pixels.shape or not np.isfinite(restored).all():
+        raise EngineError("the network did not return a picture; try another precision")
+    if gray:
+        restored = np.repeat(px.luminance(restored)[..., None], 3, axis=2)
+    return np.clip(restored, 0, 1)

@@ -1,0 +1,156 @@
+"""The values that travel through leanface: frozen, checked when they are made, free of any runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from leanface.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Faces = Literal["all", "largest", "center", "none"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+Landmarks = tuple[Point, Point, Point, Point, Point]
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """A picture as it is worked on, upright.
+
+    Attributes:
+        pixels: [height, width, 3] RGB, uint8 or uint16.
+        alpha: [height, width] of the same type, or None.
+        gray: the picture has one channel only; ``pixels`` holds it three times and a result must too.
+    """
+
+    pixels: NDArray[Any]
+    alpha: NDArray[Any] | None = None
+    gray: bool = False
+
+    def __post_init__(self) -> None:
+        shape, depth = self.pixels.shape, self.pixels.dtype.name
+        if len(shape) != 3 or shape[2] != 3 or not shape[0] or not shape[1]:
+            raise UsageError(f"an image is an array [height, width, 3] in RGB, not {list(shape)}")
+        if depth not in ("uint8", "uint16"):
+            raise UsageError(f"an image is an array of uint8 or uint16, not {depth}")
+        if self.alpha is not None and (
+            self.alpha.shape != shape[:2] or self.alpha.dtype != self.pixels.dtype
+        ):
+            raise UsageError("alpha must have the height, width and type of the pixels")
+
+    @property
+    def width(self) -> int:
+        return int(self.pixels.shape[1])
+
+    @property
+    def height(self) -> int:
+        return int(self.pixels.shape[0])
+
+
+@dataclass(frozen=True)
+class Face:
+    """A face in a picture, in pixels from the picture's upper left corner.
+
+    Attributes:
+        box: left, top, right, bottom.
+        score: the detector's confidence, 0 to 1.
+        landmarks: left eye, right eye, nose, left and right corner of the mouth, as seen in the picture.
+    """
+
+    box: Box
+    score: float
+    landmarks: Landmarks
+
+    @property
+    def width(self) -> float:
+        return self.box[2] - self.box[0]
+
+    @property
+    def height(self) -> float:
+        return self.box[3] - self.box[1]
+
+    @property
+    def size(self) -> float:
+        """The longer side of the box in pixels."""
+        return max(self.width, self.height)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a picture is restored.
+
+    Attributes:
+        faces: which faces to restore; ``none`` looks for no face and restores the picture as a whole.
+        aligned: the pictures are ready face crops (square, aligned to the model's template).
+        strength: 0 leaves the picture as it is, 1 takes the restored face whole.
+        min_face: faces whose longer side is below this many pixels are left alone.
+        threshold: the detector's least confidence, 0 to 1.
+    """
+
+    faces: Faces = "all"
+    aligned: bool = False
+    strength: float = 1.0
+    min_face: int = 20
+    threshold: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.faces not in get_args(Faces):
+            raise UsageError(f"faces must be one of {', '.join(get_args(Faces))}, not {self.faces!r}")
+        for name in ("strength", "threshold"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} must lie between 0 and 1, not {getattr(self, name):g}")
+        if self.min_face < 0:
+            raise UsageError(f"min_face must be 0 or more pixels, not {self.min_face}")
+
+    @property
+    def whole(self) -> bool:
+        """The picture goes through the model as it is; no detector is needed."""
+        return self.aligned or self.faces == "none"
+
+
+@dataclass(frozen=True)
+class FaceReport:
+    """What became of one face: ``status`` is ``restored`` or ``skipped``, and why."""
+
+    box: Box
+    score: float
+    status: Literal["restored", "skipped"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A restored picture and how it came about.
+
+    Attributes:
+        image: the result; the input itself where nothing was restored.
+        faces: one report per face found, larger ones first; empty where the picture was taken as a whole.
+        status: ``restored`` or ``skipped`` (the picture is unchanged), with ``reason``.
+        model, device, precision: what restored it; empty where no model ran.
+        seconds: time by stage.
+        peak_bytes: the process's largest resident memory so far.
+        notes: lines a user should read.
+    """
+
+    image: Image
+    faces: tuple[FaceReport, ...]
+    status: Literal["restored", "skipped"]
+    reason: str
+    model: str
+    device: str
+    precision: str
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def restored(self) -> int:
+        """How many faces were restored (1 for a picture taken as a whole)."""
+        if not self.faces:
+            return int(self.status == "restored")
+        return sum(face.status == "restored" for face in self.faces)
