@@ -38,6 +38,10 @@ FORMATS = {
 
 QUALITY = 95
 _ORIENTATION = 0x0112
+_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
+_XMP_TAG = 700
+# Document and page name, description, maker, model, software, date, artist, host, copyright (TIFF 6.0).
+_DESCRIPTIVE_TIFF = (269, 270, 271, 272, 285, 305, 306, 315, 316, 33432)
 _LOSSLESS_TIFF = {"raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "zstd", "lzma"}
 _limit_lock = threading.Lock()
 
@@ -176,7 +180,7 @@ def _origin(opened: PillowImage.Image, data: bytes) -> Origin:
     notes = []
     if getattr(opened, "n_frames", 1) > 1 and opened.format != "MPO":
         notes.append(f"only the first of {getattr(opened, 'n_frames', 1)} frames or pages was taken")
-    exif = info.get("exif", b"")
+    exif = _tiff_exif(opened) if opened.format == "TIFF" else info.get("exif", b"")
     dpi = info.get("dpi")
     return Origin(
         format="JPEG" if opened.format == "MPO" else opened.format or "",
@@ -188,6 +192,20 @@ def _origin(opened: PillowImage.Image, data: bytes) -> Origin:
         compression=str(info.get("compression", "")) if opened.format == "TIFF" else "",
         notes=tuple(notes),
     )
+
+
+def _tiff_exif(opened: PillowImage.Image) -> bytes:
+    """What a TIFF file's first directory says about the picture, without what it says about the file."""
+    tags, kept = opened.getexif(), PillowImage.Exif()
+    for tag in _DESCRIPTIVE_TIFF:
+        if tag in tags:
+            kept[tag] = tags[tag]
+    for directory in (_EXIF_IFD, _GPS_IFD):
+        kept.get_ifd(directory).update(tags.get_ifd(directory))
+    try:
+        return kept.tobytes() if len(kept) or kept.get_ifd(_EXIF_IFD) or kept.get_ifd(_GPS_IFD) else b""
+    except Exception:  # a broken tag is no reason to lose the picture
+        return b""
 
 
 def _bytes(value: bytes | str) -> bytes:
@@ -293,6 +311,8 @@ def write(path: Path, image: Image, origin: Origin, *, overwrite: bool = False) 
         os.replace(temporary, path)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror or error})") from error
+    except (ValueError, RuntimeError, SystemError, struct.error) as error:
+        raise OutputError(f"{path}: cannot be encoded ({error})") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -337,8 +357,13 @@ def _settings(kind: str, origin: Origin) -> dict[str, Any]:
     elif kind == "TIFF":
         keep = origin.compression in _LOSSLESS_TIFF
         settings["compression"] = origin.compression if keep else "tiff_adobe_deflate"
+        tags = PillowImage.Exif()
+        tags.load(origin.exif)
         if origin.xmp:
-            settings["tiffinfo"] = {700: origin.xmp}
+            tags[_XMP_TAG] = origin.xmp
+        settings["exif"] = tags
+        if tags.get_ifd(_EXIF_IFD) or tags.get_ifd(_GPS_IFD):
+            settings["compression"] = "raw"  # the compressing writer (libtiff) takes no sub-directories
     elif kind == "PNG" and origin.xmp:
         from PIL.PngImagePlugin import PngInfo
 

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leanface import pixels as px
+from leanface.registry import FFHQ
+from leanface.stages.align import bounds, crop, fit, similarity
+from leanface.stages.blend import feather, kept_detail, paste
+from leanface.types import Image
+
+SIZE = 64
+TEMPLATE = np.array(FFHQ) * SIZE
+
+
+def place(x: float, y: float, scale: float, angle: float) -> np.ndarray:
+    """The matrix of a face at x, y of this scale (picture pixels per crop pixel) and angle (radians)."""
+    turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return similarity((TEMPLATE - SIZE / 2) @ turn.T + [x, y], TEMPLATE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    x=st.floats(-20, 220), y=st.floats(-20, 160), scale=st.floats(0.2, 4), angle=st.floats(-3.2, 3.2),
+    sixteen=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_an_identity_restorer_changes_nothing(
+    x: float, y: float, scale: float, angle: float, sixteen: bool, seed: int
+) -> None:
+    depth = np.uint16 if sixteen else np.uint8
+    picture = np.random.default_rng(seed).integers(
+        0, np.iinfo(depth).max, (140, 200, 3), depth, endpoint=True
+    )
+    out = picture.copy()
+    matrix = place(x, y, scale, angle)
+    taken = crop(picture, matrix, SIZE)
+    paste(out, picture, matrix, taken, taken.copy(), strength=1, mask=feather(SIZE))
+    np.testing.assert_array_equal(out, picture)
+
+
+@settings(max_examples=60, deadline=None)
+@given(x=st.floats(-20, 220), y=st.floats(-20, 160), scale=st.floats(0.2, 4), angle=st.floats(-3.2, 3.2))
+def test_only_the_own_rectangle_is_touched(x: float, y: float, scale: float, angle: float) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (140, 200, 3), np.uint8)
+    out = picture.copy()
+    matrix = place(x, y, scale, angle)
+    taken = crop(picture, matrix, SIZE)
+    paste(out, picture, matrix, taken, 1 - taken, strength=1, mask=feather(SIZE))
+    left, top, right, bottom = bounds(matrix, SIZE)
+    changed = (out != picture).any(2)
+    rows, columns = np.nonzero(changed)
+    if rows.size:
+        assert rows.min() >= np.floor(top) and rows.max() < np.ceil(bottom)
+        assert columns.min() >= np.floor(left) and columns.max() < np.ceil(right)
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
+def test_the_middle_of_the_face_is_the_restored_crop(scale: float) -> None:
+    picture = np.full((300, 300, 3), 40, np.uint8)
+    out = picture.copy()
+    matrix = place(150, 150, scale, 0.3)
+    taken = crop(picture, matrix, SIZE)
+    restored = np.broadcast_to(np.array([200, 100, 50], np.float32) / 255, taken.shape)
+    paste(out, picture, matrix, taken, restored, strength=1, mask=feather(SIZE))
+    reach = int(SIZE * scale * 0.2)
+    middle = out[150 - reach : 150 + reach, 150 - reach : 150 + reach]
+    np.testing.assert_array_equal(middle, np.broadcast_to([200, 100, 50], middle.shape))
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.25, 0.5, 1.0])
+def test_strength_is_linear(strength: float) -> None:
+    picture = np.full((64, 64, 3), 100, np.uint8)
+    out = picture.copy()
+    taken = crop(picture, fit(64, 64, 64), 64)
+    paste(out, picture, fit(64, 64, 64), taken, taken + np.float32(80 / 255), strength=strength, mask=None)
+    np.testing.assert_array_equal(out, np.full_like(picture, 100 + 80 * strength))
+
+
+def test_the_mask_is_soft_and_scales() -> None:
+    for size in (128, 512, 1024):
+        mask = feather(size)
+        border = np.concatenate([mask[0], mask[-1], mask[:, 0], mask[:, -1]])
+        assert border.max() < 0.01
+        assert mask[size // 4 : -size // 4, size // 4 : -size // 4].min() == 1
+        steps = max(np.abs(np.diff(mask, axis=axis)).max() for axis in (0, 1))
+        assert steps * size < 14.5  # the same slope in crop coordinates at every size
+        np.testing.assert_array_equal(mask, mask.T)
+        np.testing.assert_allclose(mask, mask[::-1], atol=1e-6)
+
+
+def test_detail_beyond_the_crop_stays_where_the_network_keeps_its_own() -> None:
+    rng = np.random.default_rng(5)
+    picture = rng.integers(60, 200, (256, 256, 3), np.uint8)
+    matrix = fit(256, 256, 64)
+    taken = crop(picture, matrix, 64)
+    kept, denoised = picture.copy(), picture.copy()
+    paste(kept, picture, matrix, taken, taken + np.float32(20 / 255), strength=1, mask=None)
+    np.testing.assert_array_equal(kept, picture + 20)
+    flat = np.full_like(taken, taken.mean())
+    paste(denoised, picture, matrix, taken, flat, strength=1, mask=None)
+    assert denoised.std() < 2 < picture.std()
+
+
+def test_kept_detail() -> None:
+    crop_ = np.random.default_rng(2).random((64, 64, 3), np.float32)
+    assert kept_detail(crop_, crop_) == pytest.approx(1)
+    assert kept_detail(crop_, crop_ * 0.5) == pytest.approx(0.5, abs=0.01)
+    assert kept_detail(crop_, np.full_like(crop_, 0.5)) == pytest.approx(0, abs=1e-6)
+    assert kept_detail(np.full_like(crop_, 0.5), crop_) == 1
+
+
+def test_16_bit_rounds_to_nearest(noise: Image) -> None:
+    every = np.arange(65536, dtype=np.uint16)
+    np.testing.assert_array_equal(px.to_depth(px.to_float(every), every.dtype), every)
+    values = np.array([0.49 / 255, 0.51 / 255, -3, 7], np.float32)
+    np.testing.assert_array_equal(px.to_depth(values, np.dtype(np.uint8)), [0, 1, 0, 255])
