@@ -62,7 +62,7 @@ def test_the_middle_of_the_face_is_the_restored_crop(scale: float) -> None:
     out = picture.copy()
     matrix = place(150, 150, scale, 0.3)
     taken = crop(picture, matrix, SIZE)
-    restored = np.broadcast_to(np.array([200, 100, 50], np.float32) / 255, taken.shape)
+    restored = np.full_like(taken, np.array([200, 100, 50], np.float32) / np.float32(255))
     paste(out, picture, matrix, taken, restored, strength=1, mask=feather(SIZE))
     reach = int(SIZE * scale * 0.2)
     middle = out[150 - reach : 150 + reach, 150 - reach : 150 + reach]

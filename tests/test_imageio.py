@@ -112,7 +112,7 @@ def test_modes(mode: str, picture: np.ndarray, tmp_path: Path) -> None:
         stored = stored.convert("RGBA")
     stored = stored.convert(mode) if mode != "PA" else stored
     path = tmp_path / "x.png"
-    stored.save(path, **({"transparency": 3} if mode == "PA" else {}))
+    stored.save(path, transparency=3 if mode == "PA" else None)
     image, origin = read(path)
     with PillowImage.open(path) as opened:
         wanted = np.asarray(opened.convert("RGBA"))

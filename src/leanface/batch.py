@@ -70,7 +70,7 @@ class Outcome:
 
 
 def expand(inputs: Sequence[str]) -> list[Path]:
-    """Files, the pictures of folders (not of their sub-folders) and the matches of globs, in order, once each.
+    """Files, the pictures right inside folders and the matches of globs, in order, once each.
 
     A name that is neither comes back as it is, so that reading it says what is wrong with it.
 
@@ -85,7 +85,7 @@ def expand(inputs: Sequence[str]) -> list[Path]:
             if not pictures:
                 raise UsageError(f"{name}: the folder holds no pictures ({', '.join(FORMATS)})")
         elif not path.exists() and glob.has_magic(name):
-            pictures = sorted(Path(p) for p in glob.glob(name) if Path(p).is_file())
+            pictures = sorted(Path(p) for p in glob.glob(name) if Path(p).is_file())  # noqa: PTH207 (absolute patterns)
             if not pictures:
                 raise UsageError(f"{name}: nothing matches")
         else:
@@ -99,7 +99,8 @@ def jobs(sources: Sequence[Path], output: Path | None, *, many: bool, suffix: st
 
     Args:
         sources: the pictures.
-        output: a file for a single picture, else a folder, as is a name without suffix; None puts results beside their inputs.
+        output: a file for a single picture, else a folder, as is a name without suffix; None puts
+            results beside their inputs.
         many: the pictures came from a folder or a glob, so that ``output`` is a folder even for one.
         suffix: what the names of results end in where they lie beside their inputs.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from leanface import __version__
-from leanface.errors import LeanfaceError, UsageError
+from leanface.errors import LeanfaceError
 
 if TYPE_CHECKING:
     from leanface.batch import Job, Outcome
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def gpen_main(arguments: Sequence[str] | None = None) -> int:
-    """``inference_gpen.py``: one picture as it is, without a detector unless asked for; returns the exit code."""
+    """``inference_gpen.py``: a picture as it is, no detector unless asked for; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="inference_gpen.py", description="Restores a portrait without detecting faces first."
     )

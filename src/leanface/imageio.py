@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import secrets
 import struct
 import threading
@@ -85,7 +84,7 @@ def read(path: Path, *, max_pixels: int = MAX_PIXELS) -> tuple[Image, Origin]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not data:
         raise InputError(f"{path}: the file is empty")
-    with _pixel_limit(max_pixels):
+    with _own_pixel_limit():
         return _decode(data, str(path), max_pixels)
 
 
@@ -94,8 +93,6 @@ def _decode(data: bytes, name: str, max_pixels: int) -> tuple[Image, Origin]:
         opened = PillowImage.open(io.BytesIO(data))
     except UnidentifiedImageError:
         raise InputError(f"{name}: not a picture that can be read here") from None
-    except PillowImage.DecompressionBombError:
-        raise InputError(f"{name}: more than {max_pixels} pixels; --max-pixels allows more") from None
     except Exception as error:
         raise InputError(f"{name}: damaged ({error})") from error
     with opened:
@@ -308,7 +305,7 @@ def write(path: Path, image: Image, origin: Origin, *, overwrite: bool = False) 
             encodable.save(stream, format=kind, **settings)
         if path.exists() and not overwrite:
             raise OutputError(f"{path}: exists already; --overwrite replaces it")
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror or error})") from error
     except (ValueError, RuntimeError, SystemError, struct.error) as error:
@@ -374,11 +371,11 @@ def _settings(kind: str, origin: Origin) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _pixel_limit(pixels: int) -> Iterator[None]:
-    """Put our own limit in the place of Pillow's, which neither knows the file nor what the user allowed."""
+def _own_pixel_limit() -> Iterator[None]:
+    """Put Pillow's limit aside: it neither names the file nor knows what the user allowed."""
     with _limit_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        usual, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, pixels
+        usual, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
         try:
             yield
         finally:

@@ -27,9 +27,10 @@ def _prepare(crop: Crop) -> Tensors:
 def _finish(outputs: Tensors, crop: Crop) -> Float:
     size = crop.pixels.shape[0]
     enlarged = px.interleaved(outputs["output"])
-    restored = np.clip(px.resize(enlarged, size, size), 0, 1)
+    restored: Float = np.clip(px.resize(enlarged, size, size), 0, 1)
     had, has = (_detail(image, enlarged.shape[0] // _FACTOR) for image in (crop.pixels, restored))
-    return np.add(restored, np.float32(already_good(had, has)) * (crop.pixels - restored))
+    restored += np.float32(already_good(had, has)) * (crop.pixels - restored)
+    return restored
 
 
 def working_size(crop: Crop) -> int:

@@ -1,7 +1,7 @@
 """RetinaFace with a MobileNet-0.25 backbone (Deng et al., CVPR 2020): the embedded face detector.
 
-Input: BGR, minus a mean, sides of any length. Outputs are offsets to square anchors, two on each cell of three
-grids: boxes [1, n, 4], class scores [1, n, 2] (the second is the face), landmarks [1, n, 10].
+Input: BGR, minus a mean, sides of any length. Outputs are offsets to square anchors, two on each cell of
+three grids: boxes [1, n, 4], class scores [1, n, 2] (the second is the face), landmarks [1, n, 10].
 """
 
 from __future__ import annotations

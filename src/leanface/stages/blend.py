@@ -1,8 +1,8 @@
 """Brings a restored crop back into its picture, touching only the crop's own rectangle.
 
 What comes back is the *change* that the network made. Where the picture is finer than the crop (a large
-face), its own finest detail stays as far as the network kept the finest detail of the crop, and goes as far as
-the network took it for noise. A network that changes nothing therefore changes no pixel.
+face), its own finest detail stays as far as the network kept the finest detail of the crop, and goes as far
+as the network took it for noise. A network that changes nothing therefore changes no pixel.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def _finest(crop: Float) -> Float:
     gray = px.luminance(crop)[..., None]
     size = gray.shape[0]
     coarse = px.resize(px.resize(gray, size // 2, size // 2), size, size)
-    return np.subtract(gray, coarse)
+    finest: Float = gray - coarse
+    return finest
 
 
 def _rectangle(matrix: Matrix, size: int, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
