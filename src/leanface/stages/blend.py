@@ -90,7 +90,7 @@ def feather(size: int) -> Float:
     along = np.abs((np.arange(size, dtype=np.float32) + np.float32(0.5)) * (2 / size) - 1)
     radius = (along[:, None] ** 6 + along[None, :] ** 6) ** (1 / 6)  # a square with round corners
     t = np.clip((1 - radius) / (1 - _CORE), 0, 1)
-    mask = (t * t * (3 - 2 * t)).astype(np.float32)
+    mask: Float = (t * t * (3 - 2 * t)).astype(np.float32)
     mask.setflags(write=False)
     return mask
 
