@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
+_BAND_ROWS = 256
+
 Float = NDArray[np.float32]
 Matrix = NDArray[np.float64]
 
@@ -44,6 +46,28 @@ def resize(pixels: Float, width: int, height: int) -> Float:
     return _by_channel(
         pixels, lambda p: p.resize((width, height), PillowImage.Resampling.BICUBIC), (height, width)
     )
+
+
+def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
+    """An 8-bit copy of [h, w, 3] whose longer side is at most ``longest``, aspect kept.
+
+    A large picture is first averaged over whole blocks, a band of rows at a time, so that no second copy of it
+    is ever held. A block row or column that is not whole at the far border is left out.
+    """
+    height, width = picture.shape[:2]
+    scale = min(1.0, longest / max(height, width))
+    target = max(1, round(width * scale)), max(1, round(height * scale))
+    step = max(1, min(int(0.5 / scale), height, width))
+    rows = height // step * step
+    bands = []
+    for top in range(0, rows, _BAND_ROWS * step):
+        band = picture[top : min(rows, top + _BAND_ROWS * step), : width // step * step]
+        if band.dtype == np.uint16:
+            band = (band >> 8).astype(np.uint8)
+        image = PillowImage.fromarray(np.ascontiguousarray(band))
+        bands.append(np.asarray(image.reduce(step) if step > 1 else image))
+    small = PillowImage.fromarray(np.concatenate(bands))
+    return np.asarray(small.resize(target, PillowImage.Resampling.BILINEAR))
 
 
 def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool = True) -> Float:

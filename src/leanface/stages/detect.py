@@ -40,12 +40,12 @@ def detect(
     Returns:
         The faces, the largest first; and those dropped, each with the reason.
     """
-    fine, back = _bounded_copy(picture, FINE)
-    coarse = _shrunk(fine, COARSE)
-    candidates = _pass(coarse, back * fine.shape[1] / coarse.shape[1], detector, threshold)
-    if fine is not coarse:
-        found = _pass(fine, back, detector, threshold)
-        candidates += [face for face in found if face.size <= _FINE_LARGEST * back]
+    fine = px.thumbnail(picture, FINE)
+    coarse = px.thumbnail(fine, COARSE)
+    candidates = _pass(coarse, picture, detector, threshold)
+    if fine.shape != coarse.shape:
+        largest = _FINE_LARGEST * max(picture.shape) / max(fine.shape)
+        candidates += [face for face in _pass(fine, picture, detector, threshold) if face.size <= largest]
     return choose(candidates)
 
 
@@ -93,37 +93,17 @@ def plausible(face: Face) -> bool:
     return -0.3 < nose < 1.3 and max(order) > 0
 
 
-def _pass(copy: Float, back: float, detector: Detector, threshold: float) -> list[Face]:
-    """Faces on a copy of the picture that is ``back`` times smaller, in the picture's pixels."""
-    pad_height, pad_width = (-n % _SIDE_STEP for n in copy.shape[:2])
-    rows = detector(np.pad(copy, ((0, pad_height), (0, pad_width), (0, 0))))
+def _pass(
+    copy: NDArray[np.uint8], picture: NDArray[Any], detector: Detector, threshold: float
+) -> list[Face]:
+    """Faces on a small copy of the picture, in the picture's pixels."""
+    height, width = copy.shape[:2]
+    padding = ((0, -height % _SIDE_STEP), (0, -width % _SIDE_STEP), (0, 0))
+    rows = detector(px.to_float(np.pad(copy, padding)))
     rows = rows[rows[:, 4] >= threshold]
+    back = np.array([picture.shape[1] / width, picture.shape[0] / height] * 7)
     places = np.column_stack([rows[:, :4], rows[:, 5:]]) * back
     return [_face(place, float(score)) for place, score in zip(places, rows[:, 4], strict=True)]
-
-
-def _bounded_copy(picture: NDArray[Any], longest: int) -> tuple[Float, float]:
-    """A small float copy, made without ever holding a large picture as floats, and how much smaller it is.
-
-    A large picture is first averaged over whole blocks of pixels, a band of rows at a time.
-    """
-    step = max(1, max(picture.shape[:2]) // (2 * longest))
-    rows, columns = (max(1, n // step) for n in picture.shape[:2])
-    step = min(step, *picture.shape[:2])
-    copy = np.empty((rows, columns, 3), np.float32)
-    for top in range(0, rows, 64):
-        band = picture[top * step : min(rows, top + 64) * step, : columns * step]
-        blocks = band.reshape(band.shape[0] // step, step, columns, step, 3)
-        copy[top : top + 64] = blocks.mean((1, 3), dtype=np.float32) if step > 1 else band
-    copy /= np.float32(np.iinfo(picture.dtype).max)
-    small = _shrunk(copy, longest)
-    return small, step * copy.shape[1] / small.shape[1]
-
-
-def _shrunk(copy: Float, longest: int) -> Float:
-    height, width = copy.shape[:2]
-    scale = min(1.0, longest / max(height, width))
-    return px.resize(copy, max(1, round(width * scale)), max(1, round(height * scale)))
 
 
 def _face(place: NDArray[Any], score: float) -> Face:
