@@ -12,12 +12,13 @@ import pytest
 
 import leanface
 from leanface import registry
+from leanface.weights import manifest
 
 PACKAGE = Path(leanface.__file__).parent
 # From the lowest to the highest: a module may import those before it, and its own room.
 LAYERS = (
     "errors", "types", "settings", "pixels", "imageio", "weights", "engine", "graphs", "registry", "families",
-    "stages", "pipeline", "api", "batch", "cli",
+    "stages", "library", "pipeline", "api", "batch", "cli",
 )  # fmt: skip
 ONE_DOOR_UP = ("registry", "families")
 # Where a library may be imported, as prefixes of the module's path below the package.
@@ -117,7 +118,10 @@ def test_every_family_is_whole() -> None:
     for family in registry.families():
         assert (family.template is None) == (family.role == "detector")
         for variant in family.variants:
-            assert variant.graph.is_file(), variant.graph
+            if variant.asset:
+                assert (registry.ASSETS / variant.asset).is_file()
+            else:
+                assert [manifest.get(file_id).id for file_id in variant.files] == list(variant.files) != []
             assert "fp32" in variant.precisions
 
 

@@ -4,8 +4,8 @@
     python tools/make_samples.py WHEELS
 
 The picture is NASA's portrait of the astronaut Eileen Collins, which is in the public domain. The damaged
-copy is what an old print looks like after a cheap scan: head and shoulders, blurred, shrunk, noisy, a low JPEG
-quality.
+copy is what an old print looks like after a cheap scan: head and shoulders, blurred, shrunk, noisy, at a low
+JPEG quality.
 """
 
 from __future__ import annotations

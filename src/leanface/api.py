@@ -14,12 +14,11 @@ from leanface import imageio, pipeline, registry
 from leanface import pixels as px
 from leanface.engine.pool import Pool
 from leanface.engine.session import Session
-from leanface.errors import OutputError, UsageError
+from leanface.errors import OutputError
+from leanface.library import Library
 from leanface.pixels import Float
 from leanface.registry import Crop, Model
 from leanface.types import Image, Options, Precision, Result
-
-DEFAULT_MODEL = "lite"
 
 
 class Restorer:
@@ -33,10 +32,13 @@ class Restorer:
         device: ``auto``, ``cpu``, ``gpu`` or ``npu``.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         threads: processor threads; None takes all cores.
+        weights: a file or folder of published weights to look at first.
+        allow_unverified: take weights whose sum is not the published one.
         options: how pictures are restored; single ones can be changed at each call.
 
     Raises:
         UsageError: an unknown model or size.
+        ModelError: the weights given are not what they should be.
     """
 
     def __init__(
@@ -47,16 +49,19 @@ class Restorer:
         device: str = "auto",
         precision: Precision = "auto",
         threads: int | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        allow_unverified: bool = False,
         options: Options | None = None,
         on_event: pipeline.Event | None = None,
     ) -> None:
-        self.model: Model = registry.find(DEFAULT_MODEL if model == "auto" else model)
-        sizes = self.model.variant.sizes
-        if size is not None and size not in sizes:
-            allowed = " or ".join(map(str, sizes))
-            raise UsageError(f"{self.model.variant.id} takes size {allowed}, not {size}")
-        self.size = size or sizes[0]
+        self._library = Library(
+            weights=Path(weights) if weights is not None else None, allow_unverified=allow_unverified
+        )
+        self.model: Model = self._library.choose(model, size)
+        self.size = size or self.model.variant.sizes[0]
         self.chosen = f"model {self.model.variant.id}: {self.model.variant.about}"
+        if model == "auto" and self.model.variant.asset:
+            self.chosen += "; `leanface models` shows others and how to get them"
         self.device = device
         self.precision = precision
         self.options = options or Options()
@@ -134,15 +139,16 @@ class Restorer:
         self.close()
 
     def _generator(self) -> Session:
-        variant = self.model.variant
+        graph = self._library.graph(self.model, half=self.precision != "fp32")
         return self._pool.session(
-            variant.graph, device=self.device, precision=self.precision, bears=variant.precisions
+            graph, device=self.device, precision=self.precision, bears=self.model.variant.precisions
         )
 
     def _detect(self, picture: Float) -> Float:
         (model,) = registry.models("detector")
         # Always on the processor: it takes milliseconds there, and leaves a small card to the restorer.
-        session = self._pool.session(model.variant.graph, device="cpu", precision="fp32", bears=("fp32",))
+        graph = self._library.graph(model)
+        session = self._pool.session(graph, device="cpu", precision="fp32", bears=("fp32",))
         crop = Crop(picture)
         return model.family.finish(session.run(model.family.prepare(crop)), crop)
 

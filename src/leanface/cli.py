@@ -84,6 +84,10 @@ def run() -> NoReturn:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="auto", help="see `leanface models`; default auto")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="a file or folder of published weights")
+    parser.add_argument(
+        "--allow-unverified", action="store_true", help="take weights whose sum is not the published one"
+    )
     parser.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's square")
     parser.add_argument("--device", choices=_DEVICES, default="auto")
     parser.add_argument("--precision", choices=_PRECISIONS, default="auto")
@@ -223,7 +227,8 @@ def _restorer(values: argparse.Namespace, options: Any, on_event: Any = None) ->
 
     return Restorer(
         values.model, size=values.size, device=values.device, precision=values.precision,
-        threads=values.threads, options=options, on_event=on_event,
+        threads=values.threads, weights=values.weights, allow_unverified=values.allow_unverified,
+        options=options, on_event=on_event,
     )  # fmt: skip
 
 

@@ -51,8 +51,8 @@ def resize(pixels: Float, width: int, height: int) -> Float:
 def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
     """An 8-bit copy of [h, w, 3] whose longer side is at most ``longest``, aspect kept.
 
-    A large picture is first averaged over whole blocks, a band of rows at a time, so that no second copy of it
-    is ever held. A block row or column that is not whole at the far border is left out.
+    A large picture is first averaged over whole blocks, a band of rows at a time, so that no second copy
+    of it is ever held. A block row or column that is not whole at the far border is left out.
     """
     height, width = picture.shape[:2]
     scale = min(1.0, longest / max(height, width))

@@ -17,7 +17,9 @@ from leanface.errors import UsageError
 
 if TYPE_CHECKING:
     from leanface.engine.session import Tensors
+    from leanface.graphs.builder import Build
     from leanface.pixels import Float
+
 
 ASSETS = Path(__file__).parent / "assets"
 Role = Literal["restorer", "detector"]
@@ -55,7 +57,9 @@ class Variant:
     Attributes:
         id: the name users type.
         sizes: sides of the square crops it takes, in pixels, the usual one first.
-        asset: its graph file inside the package.
+        asset: its graph file inside the package; empty for published weights, which ``files`` names.
+        files: ids in the manifest of weights, each of which gives the whole network; the best one first.
+        build: makes its graph from the arrays of such a file; None runs a published graph as it is.
         licence: of its weights, as an SPDX identifier or in words.
         origin: where its weights come from.
         precisions: those its results survive.
@@ -64,15 +68,13 @@ class Variant:
 
     id: str
     sizes: tuple[int, ...]
-    asset: str
     licence: str
     origin: str
     precisions: tuple[str, ...]
     about: str
-
-    @property
-    def graph(self) -> Path:
-        return ASSETS / self.asset
+    asset: str = ""
+    files: tuple[str, ...] = ()
+    build: Build | None = None
 
 
 @dataclass(frozen=True)

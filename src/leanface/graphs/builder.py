@@ -9,12 +9,24 @@ choose the precision they compute in themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+Weights = Mapping[str, NDArray[Any]]
+
+
+class Build(Protocol):
+    """Builds a network's graph from the arrays of its checkpoint; ``half`` stores them as float16.
+
+    Raises ValueError where the arrays are another network's.
+    """
+
+    def __call__(self, weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx.ModelProto: ...
+
 
 OPSET = 17
 IR_VERSION = 8  # the one that opset 17 came with: older engines refuse newer files

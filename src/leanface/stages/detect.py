@@ -93,9 +93,7 @@ def plausible(face: Face) -> bool:
     return -0.3 < nose < 1.3 and max(order) > 0
 
 
-def _pass(
-    copy: NDArray[np.uint8], picture: NDArray[Any], detector: Detector, threshold: float
-) -> list[Face]:
+def _pass(copy: NDArray[np.uint8], picture: NDArray[Any], detector: Detector, threshold: float) -> list[Face]:
     """Faces on a small copy of the picture, in the picture's pixels."""
     height, width = copy.shape[:2]
     padding = ((0, -height % _SIDE_STEP), (0, -width % _SIDE_STEP), (0, 0))

@@ -1,0 +1,130 @@
+"""The models of this machine: which one to take, and where its graph file is.
+
+A graph is shipped inside the package, or built once from a published checkpoint and kept in the cache.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leanface import registry, settings
+from leanface.errors import ModelError, UsageError
+from leanface.registry import ASSETS, Model
+from leanface.weights import manifest
+from leanface.weights.store import Located, Store
+
+EMBEDDED = "lite"
+PREFERRED = ("gpen-512", "gpen-1024", "gpen-256", "gpen-2048")
+"""Published models that ``auto`` takes when their weights are here, the best first."""
+
+_BUILD = 1  # raised when a builder's output changes, so that cached graphs are made anew
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where models come from.
+
+    Attributes:
+        store: the weights of this machine.
+        weights: a file or folder of the user's that is looked at first.
+        allow_unverified: take weights whose sum is not the published one.
+    """
+
+    store: Store = field(default_factory=lambda: Store(settings.load()))
+    weights: Path | None = None
+    allow_unverified: bool = False
+
+    def choose(self, model_id: str, size: int | None) -> Model:
+        """The model of a name; ``auto`` is the best published one that is here, else the embedded one.
+
+        Args:
+            model_id: a name, or ``auto``.
+            size: side of the crops in pixels that the model must take, or None.
+
+        Raises:
+            UsageError: no such model, or it does not take that size.
+            ModelError: the weights that the user gave are not what they should be.
+        """
+        if model_id != "auto":
+            model = registry.find(model_id)
+        else:
+            known = {m.variant.id: m for m in registry.models()}
+            wanted = (known[name] for name in PREFERRED if name in known)
+            fitting = (m for m in wanted if size in (None, *m.variant.sizes))
+            model = next((m for m in fitting if self.find(m)), known[EMBEDDED])
+        sizes = model.variant.sizes
+        if size is not None and size not in sizes:
+            allowed = " or ".join(map(str, sizes))
+            raise UsageError(f"{model.variant.id} takes size {allowed}, not {size}")
+        return model
+
+    def find(self, model: Model) -> Located | None:
+        """The published weights of a model, if they are here.
+
+        Raises:
+            ModelError: those that the user gave, or our own copy, are not what they should be.
+        """
+        for file_id in model.variant.files:
+            located = self.store.find(
+                manifest.get(file_id), weights=self.weights, allow_unverified=self.allow_unverified
+            )
+            if located:
+                return located
+        return None
+
+    def graph(self, model: Model, *, half: bool = True) -> Path:
+        """The graph file of a model; the first call may build it.
+
+        Args:
+            model: whose.
+            half: weights as float16, for models that are built.
+
+        Raises:
+            ModelError: the weights are not here (says how to get them) or are not this network's.
+        """
+        variant = model.variant
+        if variant.asset:
+            return ASSETS / variant.asset
+        located = self.find(model)
+        if located is None:
+            first = manifest.get(variant.files[0])
+            raise ModelError(f"{self.store.how_to_get(first)}, or run: leanface models get {variant.id}")
+        published = located.path.suffix == ".onnx"
+        if variant.build is None:
+            return located.path
+        name = f"{variant.id}-{located.sha256[:16]}-{'fp16' if half else 'fp32'}-{_BUILD}.onnx"
+        target = self.store.settings.cache / "graphs" / name
+        if not target.is_file():
+            try:
+                _build(model, located.path, target, half=half)
+            except ValueError as error:
+                if published:  # an export whose weights have other names runs as it is
+                    return located.path
+                raise ModelError(f"{located.path} does not hold {variant.id}: {error}") from error
+        return target
+
+
+def _build(model: Model, source: Path, target: Path, *, half: bool) -> None:
+    """Write the graph of a checkpoint, whole or not at all.
+
+    Raises:
+        ValueError: the checkpoint is another network's.
+        ModelError: it cannot be read, or the cache cannot be written.
+    """
+    from leanface.weights import formats
+
+    assert model.variant.build is not None
+    graph = model.variant.build(
+        formats.load(source), name=model.variant.id, half=half, licence=model.variant.licence
+    )
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(graph.SerializeToString())
+        temporary.replace(target)
+    except OSError as error:
+        raise ModelError(f"{target}: the graph cannot be kept there ({error.strerror or error})") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Where weights come from, where they are kept and how they are read."""
