@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from leanface import __version__
-from leanface.errors import LeanfaceError
+from leanface.errors import LeanfaceError, UsageError
 
 if TYPE_CHECKING:
     from leanface.batch import Job, Outcome
@@ -53,8 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_common(restore)
     restore.set_defaults(run=_restore)
 
-    models = commands.add_parser("models", help="list the models")
-    models.set_defaults(run=_models)
+    _add_models(commands.add_parser("models", help="list, fetch and check models"))
     return _guarded(parser, arguments)
 
 
@@ -75,6 +74,35 @@ def gpen_main(arguments: Sequence[str] | None = None) -> int:
     _add_common(parser)
     parser.set_defaults(run=_inference_gpen, size=512)
     return _guarded(parser, arguments)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_list_models)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    actions.add_parser("list", help="what there is, and what is on this machine").set_defaults(
+        run=_list_models
+    )
+    get = actions.add_parser("get", help="download a model's published weights")
+    get.add_argument("model")
+    get.add_argument("--accept-licence", action="store_true", help="accept the terms shown")
+    get.add_argument("--sha256", help="the sum the file must have, where none is published")
+    get.set_defaults(run=_get_model)
+    take = actions.add_parser("import", help="copy a file of weights that you have into the cache")
+    take.add_argument(
+        "what", nargs="+", metavar="[MODEL] FILE", help="MODEL only where the sum does not tell"
+    )
+    take.add_argument("--sha256", help="the sum the file must have, where none is published")
+    take.add_argument(
+        "--allow-unverified", action="store_true", help="although its sum is not the published one"
+    )
+    take.set_defaults(run=_import_model)
+    verify = actions.add_parser("verify", help="read weights again and compare their sums")
+    verify.add_argument("models", nargs="*", metavar="MODEL", help="default: all that are here")
+    verify.set_defaults(run=_verify_models)
+    actions.add_parser("path", help="where downloads are kept").set_defaults(run=_models_path)
+    remove = actions.add_parser("remove", help="delete our copy of a model's weights")
+    remove.add_argument("model")
+    remove.set_defaults(run=_remove_model)
 
 
 def run() -> NoReturn:
@@ -203,15 +231,98 @@ def _inference_gpen(values: argparse.Namespace) -> int:
     return _exit_code(outcomes)
 
 
-def _models(values: argparse.Namespace) -> int:
-    from leanface.api import list_models
+def _list_models(values: argparse.Namespace) -> int:
+    from leanface.library import Library
+    from leanface.registry import models
 
-    rows = [(v.id, "/".join(map(str, v.sizes)), v.licence, v.about) for v in list_models()]
-    rows.insert(0, ("model", "size", "licence", ""))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    library = Library()
+    rows = [("model", "size", "weights", "licence", "")]
+    for model in models():
+        variant = model.variant
+        where = "embedded" if variant.asset else "here" if library.find(model) else "not here"
+        sizes = "/".join(map(str, variant.sizes))
+        rows.append((variant.id, sizes, where, variant.licence, variant.about))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]))
+        print("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]).rstrip())
     return 0
+
+
+def _get_model(values: argparse.Namespace) -> int:
+    from leanface.library import Library
+
+    library = Library()
+    file = library.file(values.model)
+    terms = file.terms
+    if not library.store.is_accepted(terms):
+        print(f"{file.name} is under these terms: {terms.title}. {terms.text} ({terms.url})")
+        accepted = values.accept_licence
+        if not accepted and sys.stdin.isatty():
+            accepted = input("Accept them? [y/N] ").strip().lower() in ("y", "yes")
+        if not accepted:
+            raise UsageError("the terms were not accepted; --accept-licence accepts them")
+        library.store.accept_licence(terms)
+    located = library.store.get(file, sha256=values.sha256, progress=_transfer)
+    print(f"{file.id}: {located.path} (sha256 {located.sha256})")
+    return 0
+
+
+def _import_model(values: argparse.Namespace) -> int:
+    from leanface.library import Library
+
+    if len(values.what) > 2:
+        raise UsageError("import takes a file, or a model and a file")
+    *names, path = values.what
+    library = Library()
+    located = library.store.import_file(
+        Path(path), library.file(names[0]) if names else None,
+        sha256=values.sha256, allow_unverified=values.allow_unverified, progress=_transfer,
+    )  # fmt: skip
+    state = "verified" if located.verified else "not verified"
+    print(f"{located.file.id}: {located.path} ({state}, sha256 {located.sha256})")
+    return 0
+
+
+def _verify_models(values: argparse.Namespace) -> int:
+    from leanface.library import Library
+    from leanface.weights.manifest import FILES
+
+    library = Library()
+    store = library.store
+    files = [library.file(name) for name in values.models]
+    failed = 0
+    for file in files or [file for file in FILES.values() if file not in store.missing([file])]:
+        try:
+            located = store.verify(file)
+            print(f"{file.id}: {'good' if located.verified else 'sum not published'}, {located.path}")
+        except LeanfaceError as error:
+            failed += 1
+            _error(str(error))
+    return ALL_FAILED if failed else 0
+
+
+def _models_path(values: argparse.Namespace) -> int:
+    from leanface.library import Library
+
+    print(Library().store.folder)
+    return 0
+
+
+def _remove_model(values: argparse.Namespace) -> int:
+    from leanface.library import Library
+
+    library = Library()
+    file = library.file(values.model)
+    print(f"{file.id}: {library.store.remove(file) / 1e6:.0f} MB freed")
+    return 0
+
+
+def _transfer(done: int, total: int | None) -> None:
+    """A line on a terminal that tells how far a download or copy is."""
+    if sys.stderr.isatty():
+        share = f" of {total / 1e6:.0f}" if total else ""
+        end = "\n" if done == total else ""
+        print(f"\r\x1b[K{done / 1e6:.0f}{share} MB", end=end, file=sys.stderr, flush=True)
 
 
 def _jobs(inputs: Sequence[str], output: Path | None) -> list[Job]:

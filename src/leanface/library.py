@@ -60,6 +60,21 @@ class Library:
             raise UsageError(f"{model.variant.id} takes size {allowed}, not {size}")
         return model
 
+    def file(self, name: str) -> manifest.WeightFile:
+        """The file of weights that a name stands for: a model's best one whose sum is published, or one of the
+        manifest by its id.
+
+        Raises:
+            UsageError: neither; or a model that is embedded and has no file to fetch.
+        """
+        for model in registry.models():
+            if model.variant.id == name:
+                if not model.variant.files:
+                    raise UsageError(f"{name} is inside the package; there is nothing to fetch or keep")
+                files = [manifest.get(file_id) for file_id in model.variant.files]
+                return next((file for file in files if file.sha256), files[0])
+        return manifest.get(name)
+
     def find(self, model: Model) -> Located | None:
         """The published weights of a model, if they are here.
 
@@ -89,8 +104,8 @@ class Library:
             return ASSETS / variant.asset
         located = self.find(model)
         if located is None:
-            first = manifest.get(variant.files[0])
-            raise ModelError(f"{self.store.how_to_get(first)}, or run: leanface models get {variant.id}")
+            how = self.store.how_to_get(self.file(variant.id))
+            raise ModelError(f"{how}, or run: leanface models get {variant.id}")
         published = located.path.suffix == ".onnx"
         if variant.build is None:
             return located.path

@@ -1,0 +1,73 @@
+"""GPEN (Yang et al., CVPR 2021): a U-Net whose decoder is StyleGAN2's generator; RGB in [-1, 1].
+
+The bottleneck is a fully connected layer, so that each network takes crops of one size only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leanface import pixels as px
+from leanface.engine.session import Tensors
+from leanface.pixels import Float
+from leanface.registry import Crop, Family, Variant
+
+if TYPE_CHECKING:
+    import onnx
+
+    from leanface.graphs.builder import Weights
+
+_TEMPLATE = tuple(
+    (x / 512, y / 512)
+    for x, y in (
+        (202.0407, 242.8840),
+        (309.4302, 242.2900),
+        (256.0768, 303.9592),
+        (211.9598, 366.8282),
+        (300.8911, 366.3363),
+    )
+)
+
+
+def _prepare(crop: Crop) -> Tensors:
+    return {"input": px.planes(crop.pixels * np.float32(2) - np.float32(1))}
+
+
+def _finish(outputs: Tensors, crop: Crop) -> Float:
+    restored = px.interleaved(outputs["output"])
+    restored += np.float32(1)
+    restored *= np.float32(0.5)
+    return restored
+
+
+def _build(weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx.ModelProto:
+    from leanface.graphs.gpen import gpen
+
+    return gpen(weights, name=name, half=half, **metadata)
+
+
+def _variant(size: int, *files: str, about: str) -> Variant:
+    settings: dict[str, Any] = {
+        "licence": "none stated: non-commercial",
+        "origin": "yangxy/GPEN",
+        "precisions": ("fp32", "bf16", "fp16"),
+        "build": _build,
+    }
+    return Variant(id=f"gpen-{size}", sizes=(size,), files=files, about=about, **settings)
+
+
+FAMILY = Family(
+    id="gpen",
+    role="restorer",
+    template=_TEMPLATE,
+    prepare=_prepare,
+    finish=_finish,
+    variants=(
+        _variant(512, "gpen-512", "gpen-512-onnx", about="strong on heavy damage; the usual choice"),
+        _variant(256, "gpen-256", "gpen-256-onnx", about="small faces, four times less work"),
+        _variant(1024, "gpen-1024", "gpen-1024-onnx", about="close-ups"),
+        _variant(2048, "gpen-2048", "gpen-2048-onnx", about="large close-ups"),
+    ),
+)
