@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from leanface.batch import Job, Outcome
 
 SOME_FAILED, ALL_FAILED, INTERRUPTED = 3, 4, 130
-_DEVICES = ("auto", "cpu", "gpu", "npu")
 _PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
@@ -117,7 +116,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--allow-unverified", action="store_true", help="take weights whose sum is not the published one"
     )
     parser.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's square")
-    parser.add_argument("--device", choices=_DEVICES, default="auto")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, gpu, npu, cuda[:N], directml or coreml; see `leanface doctor`",
+    )
     parser.add_argument("--precision", choices=_PRECISIONS, default="auto")
     parser.add_argument(
         "--threads", type=_positive, metavar="N", help="processor threads; default: all cores"

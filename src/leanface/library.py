@@ -61,8 +61,8 @@ class Library:
         return model
 
     def file(self, name: str) -> manifest.WeightFile:
-        """The file of weights that a name stands for: a model's best one whose sum is published, or one of the
-        manifest by its id.
+        """The file of weights that a name stands for: a model's, with a published sum if there is such a one;
+        or one of the manifest by its id.
 
         Raises:
             UsageError: neither; or a model that is embedded and has no file to fetch.

@@ -25,7 +25,7 @@ def resident_bytes() -> int:
 
 def peak_bytes() -> int:
     """The largest resident memory of this process so far, in bytes; 0 where the system does not tell."""
-    return _memory()[1]
+    return max(_memory())  # Linux updates its peak a little late
 
 
 def _memory() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Sessions, opened when first needed and kept until closed."""
+"""Sessions, opened when first needed and kept until closed; which engine serves which device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ from pathlib import Path
 from types import TracebackType
 
 from leanface.engine import device as machine
-from leanface.engine.backends import openvino
-from leanface.engine.session import Session
+from leanface.engine.backends import onnxruntime, openvino
+from leanface.engine.session import Engine, Session
+from leanface.errors import DeviceError
+
+ENGINES: tuple[Engine, ...] = (onnxruntime, openvino)
+DEVICES = tuple(name for engine in ENGINES for name in engine.DEVICES)
+_FASTER = ("cuda", "directml", "coreml")  # than the processor; the best first
+
+
+def choose_device() -> str:
+    """What ``auto`` stands for: a card that the user installed ONNX Runtime for, else the processor."""
+    offered = onnxruntime.devices()
+    return next((name for name in _FASTER if name in offered), "cpu")
 
 
 class Pool:
@@ -22,15 +33,18 @@ class Pool:
 
         Args:
             model: the ONNX file.
-            device, precision: what to open it with; see the engine.
+            device: one of ``DEVICES``, ``cuda:N``, or ``auto``.
+            precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``; see the engine.
             bears: the precisions that the network's results survive.
 
         Raises:
-            DeviceError, ModelError: the engine cannot load it.
+            DeviceError: the device is not there (says what is) or cannot do that precision.
+            ModelError: the engine cannot read the graph.
         """
         if model not in self._sessions:
-            self._sessions[model] = openvino.open_session(
-                model, device=device, precision=precision, bears=bears, threads=self.threads
+            name = choose_device() if device == "auto" else device
+            self._sessions[model] = _engine(name).open_session(
+                model, device=name, precision=precision, bears=bears, threads=self.threads
             )
         return self._sessions[model]
 
@@ -46,3 +60,18 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _engine(device: str) -> Engine:
+    """The engine of a device.
+
+    Raises:
+        DeviceError: the device is not there; says what is.
+    """
+    name = device.partition(":")[0]
+    for engine in ENGINES:
+        if name in engine.DEVICES and name in engine.devices():
+            return engine
+    here = ", ".join(name for engine in ENGINES for name in engine.devices())
+    hint = "; it needs a build of onnxruntime for it" if name in onnxruntime.DEVICES else ""
+    raise DeviceError(f"device {device} is not here{hint}; there is {here}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -37,3 +38,22 @@ class Session(Protocol):
     def close(self) -> None:
         """Free the graph and its memory; the session cannot run afterwards."""
         ...
+
+
+class Engine(Protocol):
+    """What each file in ``backends`` offers."""
+
+    NAME: str
+    DEVICES: tuple[str, ...]
+
+    def devices(self) -> tuple[str, ...]: ...
+
+    def open_session(
+        self, model: Path, *, device: str, precision: str, bears: tuple[str, ...], threads: int
+    ) -> Session: ...
+
+
+def first_line(error: Exception) -> str:
+    """The part of an engine's error that says most: its last line that is not empty."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

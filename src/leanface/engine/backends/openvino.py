@@ -8,11 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leanface.engine.session import Session, Tensors
+from leanface.engine.session import Session, Tensors, first_line
 from leanface.errors import DeviceError, EngineError, ModelError
 
+NAME = "OpenVINO"
+DEVICES: tuple[str, ...] = ("cpu", "gpu", "npu")
 _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
+
+
+def devices() -> tuple[str, ...]:
+    """What OpenVINO sees on this machine, by our names."""
+    import openvino as ov
+
+    there = {name.split(".")[0].lower() for name in ov.Core().available_devices}
+    return tuple(name for name in DEVICES if name in there)
 
 
 def open_session(
@@ -22,23 +32,20 @@ def open_session(
 
     Args:
         model: the file; free dimensions stay free, each run may have another shape.
-        device: ``auto`` (the processor), ``cpu``, ``gpu`` or ``npu``.
+        device: ``cpu``, ``gpu`` or ``npu``, and on this machine.
         precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 where the processor computes in it, else
             fp32; fp16 on a graphics card.
         bears: the precisions that the network's results survive; the others are refused.
         threads: processor threads.
 
     Raises:
-        DeviceError: the device is not there, or it or the network cannot do that precision; says what can.
+        DeviceError: the device or the network cannot do that precision; says what it can.
         ModelError: OpenVINO cannot read the file.
     """
     import openvino as ov
 
     core = ov.Core()
-    name = "CPU" if device == "auto" else device.upper()
-    there = list(core.available_devices)
-    if name not in {d.split(".")[0] for d in there}:
-        raise DeviceError(f"device {device} is not here; OpenVINO sees {', '.join(there).lower() or 'none'}")
+    name = device.upper()
     chosen = _precision(core, name, precision, bears)
     config = {"INFERENCE_PRECISION_HINT": _HINTS[chosen], "PERFORMANCE_HINT": "LATENCY"}
     if name == "CPU":
@@ -46,11 +53,11 @@ def open_session(
     try:
         graph = core.read_model(model)
     except RuntimeError as error:
-        raise ModelError(f"{model}: OpenVINO cannot read it ({_first_line(error)})") from error
+        raise ModelError(f"{model}: OpenVINO cannot read it ({first_line(error)})") from error
     try:
         compiled = core.compile_model(graph, name, config)
     except RuntimeError as error:
-        raise DeviceError(f"{model.name} does not run on {device} ({_first_line(error)})") from error
+        raise DeviceError(f"{model.name} does not run on {device} ({first_line(error)})") from error
     return _OpenVinoSession(compiled, name.lower(), chosen)
 
 
@@ -67,7 +74,7 @@ class _OpenVinoSession:
         try:
             self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
         except RuntimeError as error:
-            raise EngineError(f"OpenVINO failed on {self.device} ({_first_line(error)})") from error
+            raise EngineError(f"OpenVINO failed on {self.device} ({first_line(error)})") from error
         # A copy, since the engine writes the next result into the same memory.
         return {name: self._request.get_tensor(name).data.copy() for name in self._outputs}
 
@@ -86,8 +93,3 @@ def _precision(core: Any, name: str, precision: str, bears: tuple[str, ...]) -> 
             f"this model does not run in {precision} on {name.lower()}; it does in {', '.join(able)}"
         )
     return precision
-
-
-def _first_line(error: RuntimeError) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from leanface.engine import device, pool
+from leanface.engine.backends import onnxruntime, openvino
+from leanface.engine.pool import Pool
+from leanface.errors import DeviceError, EngineError, ModelError
+from leanface.graphs.builder import GraphBuilder
+
+ALL = ("fp32", "bf16", "fp16")
+X = np.random.default_rng(0).standard_normal((1, 3, 5, 7), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Doubles each channel by a 1x1 convolution and adds 1, 2, 3."""
+    g = GraphBuilder("double", half=False)
+    x = g.input("input", [1, 3, "height", "width"])
+    weight = g.weight("w", 2 * np.eye(3, dtype=np.float32)[..., None, None])
+    g.output(g.conv(x, weight, g.weight("b", np.array([1, 2, 3], np.float32))), "output", [1, 3, "h", "w"])
+    path = tmp_path_factory.mktemp("graph") / "double.onnx"
+    onnx.save(g.model(), path)
+    return path
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return 2 * x + np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1)
+
+
+HERE = [name for engine in pool.ENGINES for name in engine.devices()]
+
+
+@pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
+def test_engines_compute(name: str, graph: Path) -> None:
+    with Pool() as engines:
+        session = engines.session(graph, device=name, precision="fp32", bears=ALL)
+        assert engines.session(graph, device=name, precision="fp32", bears=ALL) is session
+        assert (session.device, session.precision) == (name, "fp32")
+        first = session.run({"input": X})["output"]
+        np.testing.assert_allclose(first, expected(X), rtol=1e-6)
+        other = np.zeros((1, 3, 2, 2), np.float32)  # another shape, and the first result must stay
+        np.testing.assert_allclose(session.run({"input": other})["output"], expected(other))
+        np.testing.assert_allclose(first, expected(X), rtol=1e-6)
+    with pytest.raises(EngineError, match="closed"):
+        session.run({"input": X})
+
+
+@pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
+def test_a_wrong_input_is_an_engine_error(name: str, graph: Path) -> None:
+    with Pool() as engines, pytest.raises(EngineError, match="failed on"):
+        engines.session(graph, device=name, precision="fp32", bears=ALL).run({"input": X[:, :2]})
+
+
+@pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
+def test_a_file_that_is_no_graph(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(b"\x08\x08not a graph")
+    with Pool() as engines, pytest.raises(ModelError, match=r"bad\.onnx.* cannot read it"):
+        engines.session(path, device=name, precision="fp32", bears=ALL)
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:7", "gpu", "npu", "coreml"])
+def test_a_device_that_is_not_here_says_what_is(name: str, graph: Path) -> None:
+    if name.partition(":")[0] in HERE:
+        pytest.skip("this machine has one")
+    with Pool() as engines, pytest.raises(DeviceError, match=rf"device {name} is not here.*there is .*cpu"):
+        engines.session(graph, device=name, precision="auto", bears=ALL)
+
+
+def test_a_precision_that_the_network_does_not_bear_is_refused(graph: Path) -> None:
+    with Pool() as engines, pytest.raises(DeviceError, match="does not run in bf16 on cpu; it does in fp32"):
+        engines.session(graph, device="cpu", precision="bf16", bears=("fp32",))
+    with Pool() as engines:
+        assert engines.session(graph, device="cpu", precision="auto", bears=("fp32",)).precision == "fp32"
+
+
+def test_auto_takes_the_processor_unless_a_card_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "devices", lambda: ("ort-cpu",))
+    assert pool.choose_device() == "cpu"
+    monkeypatch.setattr(onnxruntime, "devices", lambda: ("directml", "cuda", "ort-cpu"))
+    assert pool.choose_device() == "cuda"
+
+
+def test_openvino_always_offers_the_processor() -> None:
+    assert "cpu" in openvino.devices()
+
+
+def test_memory_figures() -> None:
+    before = device.resident_bytes()
+    block = np.ones(80_000_000, np.uint8)
+    assert device.resident_bytes() - before > 60_000_000
+    resident = device.resident_bytes()
+    assert device.peak_bytes() >= resident > 0
+    assert block[-1] == 1
+    assert device.cores() >= 1
