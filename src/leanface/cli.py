@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_common(restore)
     restore.set_defaults(run=_restore)
 
+    doctor = commands.add_parser("doctor", help="what is on this machine, and what auto would do")
+    doctor.set_defaults(run=_doctor)
     _add_models(commands.add_parser("models", help="list, fetch and check models"))
     return _guarded(parser, arguments)
 
@@ -232,6 +234,36 @@ def _inference_gpen(values: argparse.Namespace) -> int:
             else:
                 _error(outcome.reason)
     return _exit_code(outcomes)
+
+
+def _doctor(values: argparse.Namespace) -> int:
+    import platform
+
+    from leanface.engine import device as machine
+    from leanface.engine.backends import onnxruntime, openvino
+    from leanface.engine.pool import choose_device
+    from leanface.library import Library
+
+    library = Library()
+    chosen = choose_device()
+    able = openvino.precisions("cpu")
+    why = f"{onnxruntime.NAME} offers it" if chosen != "cpu" else "no card is offered"
+    precision = ("bf16", "this processor computes in it") if "bf16" in able else ("fp32", "no bf16 here")
+    model = library.choose("auto", None)
+    weights = library.find(model)
+    for name, text in (
+        ("leanface", f"{__version__}, Python {platform.python_version()}, {platform.platform()}"),
+        ("processor", f"{machine.cores()} cores, computes in {', '.join(able)}"),
+        ("memory", f"{machine.free_bytes() / 1e9:.1f} GB free"),
+        (openvino.NAME, ", ".join(openvino.devices())),
+        (onnxruntime.NAME, ", ".join(onnxruntime.devices()) or "not installed"),
+        ("weights", str(library.store.folder)),
+        ("auto device", f"{chosen} ({why})"),
+        ("auto precision", f"{precision[0]} ({precision[1]})"),
+        ("auto model", f"{model.variant.id} ({weights.path if weights else 'embedded'})"),
+    ):
+        print(f"{name:15}{text}")
+    return 0
 
 
 def _list_models(values: argparse.Namespace) -> int:

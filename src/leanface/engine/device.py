@@ -18,6 +18,20 @@ def cores() -> int:
     return usable
 
 
+def free_bytes() -> int:
+    """Memory that this process can still take, in bytes: what the system calls available, less where a
+    container's limit (cgroup v2) is nearer; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return _windows_free()
+    free = _linux_available() or _sysconf_free()
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        return max(0, min(free, limit - used))
+    except (OSError, ValueError):
+        return free  # no cgroup, or no limit ("max")
+
+
 def resident_bytes() -> int:
     """Memory of this process that is in RAM right now, in bytes; 0 where the system does not tell."""
     return _memory()[0]
@@ -26,6 +40,43 @@ def resident_bytes() -> int:
 def peak_bytes() -> int:
     """The largest resident memory of this process so far, in bytes; 0 where the system does not tell."""
     return max(_memory())  # Linux updates its peak a little late
+
+
+def _linux_available() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def _sysconf_free() -> int:
+    try:  # macOS tells only the total; half of it is a careful guess
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (OSError, ValueError):
+        return 0
+
+
+def _windows_free() -> int:
+    import ctypes
+
+    class Status(ctypes.Structure):  # MEMORYSTATUSEX of the Windows API
+        _fields_ = (
+            ("dwLength", ctypes.c_uint32),
+            ("dwMemoryLoad", ctypes.c_uint32),
+            ("ullTotalPhys", ctypes.c_uint64),
+            ("ullAvailPhys", ctypes.c_uint64),
+            ("ullTotalPageFile", ctypes.c_uint64),
+            ("ullAvailPageFile", ctypes.c_uint64),
+            ("ullTotalVirtual", ctypes.c_uint64),
+            ("ullAvailVirtual", ctypes.c_uint64),
+            ("ullAvailExtendedVirtual", ctypes.c_uint64),
+        )
+
+    status = Status()
+    status.dwLength = ctypes.sizeof(status)
+    windll = getattr(ctypes, "windll")  # noqa: B009 (absent from the type stubs elsewhere)
+    return int(status.ullAvailPhys) if windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
 
 
 def _memory() -> tuple[int, int]:

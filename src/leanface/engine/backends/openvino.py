@@ -25,6 +25,13 @@ def devices() -> tuple[str, ...]:
     return tuple(name for name in DEVICES if name in there)
 
 
+def precisions(device: str) -> tuple[str, ...]:
+    """What a device computes in, by our names."""
+    import openvino as ov
+
+    return _able(ov.Core(), device.upper())
+
+
 def open_session(
     model: Path, *, device: str, precision: str, bears: tuple[str, ...], threads: int
 ) -> Session:
@@ -82,9 +89,13 @@ class _OpenVinoSession:
         self._request = None
 
 
-def _precision(core: Any, name: str, precision: str, bears: tuple[str, ...]) -> str:
+def _able(core: Any, name: str) -> tuple[str, ...]:
     computes = set(core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
-    able = [p for p, capability in _CAPABILITIES.items() if capability in computes and p in bears]
+    return tuple(p for p, capability in _CAPABILITIES.items() if capability in computes)
+
+
+def _precision(core: Any, name: str, precision: str, bears: tuple[str, ...]) -> str:
+    able = [p for p in _able(core, name) if p in bears]
     if precision == "auto":
         fast = "bf16" if name == "CPU" else "fp16"
         return fast if fast in able else "fp32"
