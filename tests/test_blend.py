@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from leanface import pixels as px
 from leanface.registry import FFHQ
 from leanface.stages.align import bounds, crop, fit, similarity
-from leanface.stages.blend import feather, kept_detail, paste
+from leanface.stages.blend import feather, kept_detail, match_color, paste
 from leanface.types import Image
 
 SIZE = 64
@@ -116,3 +116,24 @@ def test_16_bit_rounds_to_nearest(noise: Image) -> None:
     np.testing.assert_array_equal(px.to_depth(px.to_float(every), every.dtype), every)
     values = np.array([0.49 / 255, 0.51 / 255, -3, 7], np.float32)
     np.testing.assert_array_equal(px.to_depth(values, np.dtype(np.uint8)), [0, 1, 0, 255])
+
+
+def test_a_tint_is_taken_off() -> None:
+    rng = np.random.default_rng(8)
+    coarse = rng.random((8, 8, 3), np.float32) * np.float32(0.5) + np.float32(0.25)
+    picture = px.to_depth(px.resize(coarse, 256, 256), np.dtype(np.uint8))
+    taken = crop(picture, fit(256, 256, 64), 64)
+    tinted = (taken - np.float32(0.5)) * np.float32(0.9) + np.array([0.56, 0.47, 0.5], np.float32)
+    matched = match_color(taken, tinted)
+    assert np.abs(tinted - taken).mean((0, 1)).max() * 255 > 8
+    assert np.abs((matched - taken).mean((0, 1))).max() * 255 < 1
+    np.testing.assert_allclose(match_color(taken, taken), taken, atol=1e-6)
+
+
+def test_matching_colours_keeps_detail() -> None:
+    flat = np.full((64, 64, 3), 0.4, np.float32)
+    checks = (np.indices((64, 64)).sum(0) % 2)[..., None].astype(np.float32)
+    detailed = flat + np.float32(0.1) * checks + np.float32(0.1)
+    matched = match_color(flat, detailed)
+    assert matched.std() == pytest.approx(detailed.std(), rel=0.05)
+    assert matched.mean() == pytest.approx(0.4, abs=0.004)

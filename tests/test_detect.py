@@ -111,3 +111,16 @@ def test_pictures_without_faces(noise: Image) -> None:
         for shape in ((1, 1), (1, 900), (40, 30)):
             assert detect(np.zeros((*shape, 3), np.uint8), restorer._detect, 0.8) == ([], [])
         assert detect(noise.pixels, restorer._detect, 0.8) == ([], [])
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_turned_pictures(turns: int, astronaut: Image) -> None:
+    turned = np.rot90(astronaut.pixels, turns)
+    with Restorer() as restorer:
+        (only,), _ = detect(turned, restorer._detect, 0.8, (0, 90, 180, 270))
+        (upright,), _ = detect(astronaut.pixels, restorer._detect, 0.8)
+    # The same points of the picture, counted from another corner.
+    x, y = np.array(upright.landmarks).T
+    expected = ((x, y), (y, 512 - x), (512 - x, 512 - y), (512 - y, x))[turns]
+    np.testing.assert_allclose(np.array(only.landmarks).T, expected, atol=1.5)
+    assert only.box[0] < only.box[2] and only.box[1] < only.box[3]

@@ -69,6 +69,8 @@ def test_missing_weights_say_how_to_get_them(library: Library) -> None:
 def test_a_model_stands_for_its_file_with_a_published_sum(library: Library) -> None:
     assert library.file("gpen-512").id == "gpen-512"
     assert library.file("gpen-1024").id == "gpen-1024-onnx"
+    assert library.file("gpen-256", like=Path("mine.PTH")).id == "gpen-256"
+    assert library.file("gpen-256", like=Path("mine.onnx")).id == "gpen-256-onnx"
     assert library.file("codeformer-onnx").id == "codeformer-onnx"
 
 

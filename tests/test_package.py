@@ -128,6 +128,6 @@ def test_every_family_is_whole() -> None:
 def test_errors_carry_exit_codes() -> None:
     codes = {name: getattr(leanface, name).exit_code for name in leanface.__all__ if name.endswith("Error")}
     assert codes == {
-        "LeanfaceError": 4, "UsageError": 2, "InputError": 4, "OutputError": 4, "ModelError": 2,
+        "LeanfaceError": 4, "BudgetError": 2, "UsageError": 2, "InputError": 4, "OutputError": 4, "ModelError": 2,
         "DeviceError": 2, "EngineError": 4,
     }  # fmt: skip

@@ -126,11 +126,11 @@ def test_of_two_that_overlap_the_larger_is_on_top(photo: Image) -> None:
         seen.append(1)
         return np.full_like(x, (0.2, 0.8)[len(seen) - 1])
 
-    result = Bench([row(100, 80, 100), row(170, 100, 60)], stamp)(flat)
+    result = Bench([row(100, 80, 100), row(170, 100, 60)], stamp)(flat, color_match=False)
     assert result.image.pixels[130, 150, 0] == 204  # the centre of the larger
     swapped_seen = seen.copy()
     seen.clear()
-    again = Bench([row(170, 100, 60), row(100, 80, 100)], stamp)(flat)
+    again = Bench([row(170, 100, 60), row(100, 80, 100)], stamp)(flat, color_match=False)
     assert swapped_seen == seen
     np.testing.assert_array_equal(result.image.pixels, again.image.pixels)
 
@@ -237,3 +237,29 @@ def test_crops_are_aligned_to_the_template(photo: Image) -> None:
     expected = crop(photo.pixels, np.array([[2.56, 0, -128], [0, 2.56, -153.6]]), 512)
     np.testing.assert_allclose(crops[0][0].transpose(1, 2, 0), expected, atol=1e-3)
     assert Crop(expected).scale == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "left", "reasons"),
+    [
+        ({"pick": (2,)}, [320], {"", "not picked"}),
+        ({"pick": (1, 3)}, [20, 180], {"", "not picked"}),
+        ({"pick": (7,)}, [], {"not picked"}),
+        ({"max_faces": 2}, [20, 320], {"", "beyond the largest 2"}),
+    ],
+)
+def test_faces_are_picked_by_number(
+    options: dict[str, Any], left: list[int], reasons: set[str], photo: Image
+) -> None:
+    result = Bench([row(20, 20, 90), row(180, 120, 50), row(320, 10, 60)])(photo, **options)
+    assert [f.box[0] for f in result.faces if f.status == "restored"] == left
+    assert {f.reason for f in result.faces} == reasons
+
+
+def test_a_networks_tint_does_not_show_unless_asked() -> None:
+    flat = Image(np.full((300, 400, 3), 120, np.uint8))
+    tint = np.array([0.1, -0.05, 0.02], np.float32).reshape(1, 3, 1, 1)
+    matched = Bench([row(100, 100, 80)], lambda x: x + tint)(flat).image.pixels
+    assert np.abs(matched.astype(int) - 120).max() <= 1
+    tinted = Bench([row(100, 100, 80)], lambda x: x + tint)(flat, color_match=False).image.pixels
+    np.testing.assert_array_equal(tinted[140, 140], [146, 107, 125])

@@ -14,9 +14,11 @@ _HOME = {
     "restore_file": "api",
     "Face": "types",
     "FaceReport": "types",
+    "FileOptions": "types",
     "Image": "types",
     "Options": "types",
     "Result": "types",
+    "BudgetError": "errors",
     "DeviceError": "errors",
     "EngineError": "errors",
     "InputError": "errors",
@@ -27,10 +29,12 @@ _HOME = {
 }
 
 __all__ = [
+    "BudgetError",
     "DeviceError",
     "EngineError",
     "Face",
     "FaceReport",
+    "FileOptions",
     "Image",
     "InputError",
     "LeanfaceError",
@@ -48,6 +52,7 @@ __all__ = [
 if TYPE_CHECKING:
     from leanface.api import Restorer, list_models, restore, restore_file
     from leanface.errors import (
+        BudgetError,
         DeviceError,
         EngineError,
         InputError,
@@ -56,7 +61,7 @@ if TYPE_CHECKING:
         OutputError,
         UsageError,
     )
-    from leanface.types import Face, FaceReport, Image, Options, Result
+    from leanface.types import Face, FaceReport, FileOptions, Image, Options, Result
 
 
 def __getattr__(name: str) -> Any:

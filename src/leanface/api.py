@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,11 +16,12 @@ from leanface import imageio, pipeline, registry
 from leanface import pixels as px
 from leanface.engine.pool import Pool
 from leanface.engine.session import Session
-from leanface.errors import OutputError
+from leanface.errors import OutputError, UsageError
 from leanface.library import Library
 from leanface.pixels import Float
 from leanface.registry import Crop, Model
-from leanface.types import Image, Options, Precision, Result
+from leanface.stages.detect import Detector
+from leanface.types import FileOptions, Image, Options, Precision, Result
 
 
 class Restorer:
@@ -35,6 +38,8 @@ class Restorer:
         weights: a file or folder of published weights to look at first.
         allow_unverified: take weights whose sum is not the published one.
         options: how pictures are restored; single ones can be changed at each call.
+        on_event: told what happens, see ``pipeline.Event``.
+        detector, generator: what finds and what restores faces, instead of the model's own networks.
 
     Raises:
         UsageError: an unknown model or size.
@@ -53,6 +58,8 @@ class Restorer:
         allow_unverified: bool = False,
         options: Options | None = None,
         on_event: pipeline.Event | None = None,
+        detector: Detector | None = None,
+        generator: Callable[[], Session] | None = None,
     ) -> None:
         self._library = Library(
             weights=Path(weights) if weights is not None else None, allow_unverified=allow_unverified
@@ -67,6 +74,8 @@ class Restorer:
         self.options = options or Options()
         self._on_event = on_event or (lambda name, values: None)
         self._pool = Pool(threads=threads)
+        self._detector = detector or self._detect
+        self._generator = generator or self._open_generator
 
     def restore(self, picture: Image | NDArray[Any], options: Options | None = None) -> Result:
         """Restore a picture in memory.
@@ -81,7 +90,7 @@ class Restorer:
             EngineError: the model fails.
         """
         image = picture if isinstance(picture, Image) else Image(picture)
-        tools = pipeline.Tools(self.model, self.size, self._generator, self._detect)
+        tools = pipeline.Tools(self.model, self.size, self._generator, self._detector)
         return pipeline.run(image, tools, options or self.options, self._on_event)
 
     def restore_file(
@@ -89,20 +98,15 @@ class Restorer:
         source: str | os.PathLike[str],
         target: str | os.PathLike[str],
         options: Options | None = None,
-        *,
-        overwrite: bool = False,
-        max_pixels: int = imageio.MAX_PIXELS,
-        compare: bool = False,
+        **files: Any,
     ) -> Result:
         """Restore a file into another.
 
         Args:
-            source: the picture.
-            target: the result; its suffix decides the format.
+            source: the picture; ``-`` is standard input.
+            target: the result; its suffix decides the format. ``-`` is standard output.
             options: instead of the Restorer's own.
-            overwrite: replace the target if it exists.
-            max_pixels: larger pictures are refused.
-            compare: also write the picture before and after, side by side, as ``<target>_compare``.
+            files: how files are read and written, as in ``FileOptions``.
 
         Raises:
             InputError: the source cannot be read.
@@ -111,20 +115,13 @@ class Restorer:
             DeviceError, ModelError: the model cannot be loaded.
             EngineError: the model fails.
         """
-        source, target = Path(source), Path(target)
-        targets = [target, comparison_path(target)] if compare else [target]
-        for path in targets:
-            imageio.check_writable(path, overwrite=overwrite)
-            if path.exists() and source.exists() and path.samefile(source):
-                raise OutputError(f"{path}: is the input itself; choose another name")
-        image, origin = imageio.read(source, max_pixels=max_pixels)
+        source, target, how = Path(source), Path(target), FileOptions(**files)
+        check(source, target, how)
+        image, origin = imageio.read(source, how)
         result = self.restore(image, options)
-        notes = (*origin.notes, *result.notes)
-        notes += imageio.write(target, result.image, origin, overwrite=overwrite)
-        if compare:
-            both = side_by_side(image, result.image)
-            imageio.write(comparison_path(target), both, imageio.Origin(icc=origin.icc), overwrite=overwrite)
-        return _with_notes(result, notes)
+        before = image if how.compare else None
+        del image  # while a large result is encoded, there is no room for the input too
+        return save(target, before, result, origin, how)
 
     def close(self) -> None:
         """Free the models; they are loaded anew when needed."""
@@ -138,7 +135,7 @@ class Restorer:
     ) -> None:
         self.close()
 
-    def _generator(self) -> Session:
+    def _open_generator(self) -> Session:
         graph = self._library.graph(self.model, half=self.precision != "fp32")
         return self._pool.session(
             graph, device=self.device, precision=self.precision, bears=self.model.variant.precisions
@@ -177,6 +174,52 @@ def list_models() -> tuple[registry.Variant, ...]:
     return tuple(model.variant for model in registry.models("restorer"))
 
 
+def check(source: Path, target: Path, files: FileOptions) -> None:
+    """Refuse a job that would overwrite something unasked, before any work is done for it.
+
+    Raises:
+        OutputError: the target exists, is the source, or is a folder.
+        UsageError: its suffix stands for no format.
+    """
+    if target == imageio.STDIO and files.compare:
+        raise UsageError("a comparison needs a file of its own, so the result cannot go to standard output")
+    for path in outputs(target, files):
+        imageio.check_writable(path, overwrite=files.overwrite)
+        if path != imageio.STDIO and path.exists() and source.exists() and path.samefile(source):
+            raise OutputError(f"{path}: is the input itself; choose another name")
+
+
+def outputs(target: Path, files: FileOptions) -> list[Path]:
+    """All files that a job writes."""
+    return [target, comparison_path(target)] if files.compare else [target]
+
+
+def save(
+    target: Path,
+    before: Image | None,
+    result: Result,
+    origin: imageio.Origin,
+    files: FileOptions,
+    whole: Callable[[Path, Path], None] | None = None,
+) -> Result:
+    """Write a result; returns it with the notes of reading and writing.
+
+    Args:
+        target: where to.
+        before: the picture as it was read; also writes the comparison.
+        result: of restoring it.
+        origin: of its file.
+        files: how.
+        whole: is given each finished file just before it gets its name, and that name.
+    """
+    notes = (*origin.notes, *result.notes)
+    notes += imageio.write(target, result.image, origin, files, whole=whole)
+    if before is not None:
+        both = side_by_side(before, result.image)
+        imageio.write(comparison_path(target), both, origin.stripped(), files, whole=whole)
+    return replace(result, notes=tuple(dict.fromkeys(notes)))
+
+
 def comparison_path(target: Path) -> Path:
     """Where the before/after picture of a result goes."""
     return target.with_name(f"{target.stem}_compare{target.suffix}")
@@ -189,9 +232,3 @@ def side_by_side(before: Image, after: Image) -> Image:
         resized = px.resize(px.to_float(left), after.width, after.height)
         left = px.to_depth(np.clip(resized, 0, 1), after.pixels.dtype)
     return Image(np.concatenate([left, after.pixels], axis=1), None, before.gray and after.gray)
-
-
-def _with_notes(result: Result, notes: tuple[str, ...]) -> Result:
-    from dataclasses import replace
-
-    return replace(result, notes=notes)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from leanface import __version__
 from leanface.errors import LeanfaceError, UsageError
 
 if TYPE_CHECKING:
-    from leanface.batch import Job, Outcome
+    from leanface.api import Restorer
+    from leanface.batch import Job, Journal, Outcome
+    from leanface.types import FileOptions
 
 SOME_FAILED, ALL_FAILED, INTERRUPTED = 3, 4, 130
 _PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -28,14 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     restore = commands.add_parser("restore", help="restore the faces of pictures")
-    restore.add_argument("inputs", nargs="+", metavar="INPUT", help="a picture, a folder or a glob")
     restore.add_argument(
-        "-o", "--output", type=Path, help="a file for one picture, else a folder; default: beside the input"
+        "inputs", nargs="+", metavar="INPUT", help="a picture, a folder, a glob, or - for standard input"
     )
+    restore.add_argument(
+        "-o", "--output", type=Path,
+        help="a file for one picture, else a folder; - is standard output; default: beside the input",
+    )  # fmt: skip
+    _add_files(restore)
     restore.add_argument(
         "--faces", choices=("all", "largest", "center", "none"), default="all",
         help="which faces; none: no face is looked for, the picture goes through the model as it is",
     )  # fmt: skip
+    restore.add_argument(
+        "--pick", type=_numbers, default=(), metavar="N[,N...]", help="faces by number, 1 is the largest"
+    )
+    restore.add_argument("--max-faces", type=_positive, metavar="N", help="at most so many, the largest")
+    restore.add_argument(
+        "--rotations", action="store_true", help="also look for faces that lie or stand on end"
+    )
+    restore.add_argument(
+        "--no-color-match", dest="color_match", action="store_false", help="leave the model's own colours"
+    )
     restore.add_argument("--aligned", action="store_true", help="the pictures are ready, aligned face crops")
     restore.add_argument(
         "--strength", type=_number, default=1.0, metavar="0..1", help="0: as it was; default 1"
@@ -56,6 +77,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor.set_defaults(run=_doctor)
     _add_models(commands.add_parser("models", help="list, fetch and check models"))
     return _guarded(parser, arguments)
+
+
+def _add_files(restore: argparse.ArgumentParser) -> None:
+    """Which files, under which names, and in what form."""
+    files = restore.add_argument_group("files")
+    files.add_argument(
+        "-r", "--recursive", action="store_true", help="folders in folders too; mirrors the tree"
+    )
+    names = files.add_mutually_exclusive_group()
+    names.add_argument(
+        "--suffix", metavar="TEXT", help="what is added to the names; default _restored, or none"
+    )
+    names.add_argument("--name", metavar="PATTERN", help="names of results, such as '{stem}_r'")
+    files.add_argument("--format", choices=("jpg", "png", "webp", "tif", "bmp", "avif", "heic"))
+    files.add_argument(
+        "--quality", type=_positive, metavar="1..100", help="default: that of a source JPEG, else 95"
+    )
+    files.add_argument("--strip-metadata", action="store_true", help="leave out EXIF, XMP, IPTC, comments")
+    files.add_argument(
+        "--allow-8bit", action="store_true", help="take 8 bits a channel where more cannot be kept"
+    )
+    files.add_argument(
+        "--first-frame", action="store_true", help="of animations and several pages, take the first"
+    )
+    files.add_argument("--dry-run", action="store_true", help="only show what would be written where")
+    files.add_argument(
+        "--resume", action="store_true",
+        help="go on where an earlier run with this option and the same output folder was stopped",
+    )  # fmt: skip
+    files.add_argument("--fail-fast", action="store_true", help="stop at the first picture that fails")
+    files.add_argument(
+        "--shard", type=_shard, metavar="I/N", help="take every N-th picture from the I-th, one machine each"
+    )
 
 
 def gpen_main(arguments: Sequence[str] | None = None) -> int:
@@ -132,17 +186,30 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"must lie between 0 and 1, not {text}")
     return value
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
+
+
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
-    return value
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, such as 1/4, not {text}")
+    return int(index), int(count)
 
 
 def _guarded(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
@@ -166,39 +233,128 @@ def _guarded(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -
 
 def _restore(values: argparse.Namespace) -> int:
     from leanface import batch
-    from leanface.types import Options
+    from leanface.types import FileOptions, Options
 
     options = Options(
         faces=values.faces, aligned=values.aligned, strength=values.strength, min_face=values.min_face,
-        threshold=values.threshold,
+        threshold=values.threshold, pick=values.pick, max_faces=values.max_faces,
+        rotations=(0, 90, 180, 270) if values.rotations else (0,), color_match=values.color_match,
     )  # fmt: skip
-    work = _jobs(values.inputs, values.output)
-    report = values.report.open("w", encoding="utf-8") if values.report else None
-    progress = _Progress(len(work), quiet=values.quiet)
-    outcomes: list[Outcome] = []
-    try:
+    name = f"{{stem}}{values.suffix}" if values.suffix is not None else values.name
+    work = batch.plan(
+        values.inputs, values.output, recursive=values.recursive, name=name, format=values.format or ""
+    )
+    if values.shard:
+        work = batch.shard(work, *values.shard)
+    files = FileOptions(
+        overwrite=values.overwrite, compare=values.compare, quality=values.quality,
+        strip_metadata=values.strip_metadata, allow_8bit=values.allow_8bit, first_frame=values.first_frame,
+        format=values.format or "", **_limits(values),
+    )  # fmt: skip
+    if values.dry_run:
         with _restorer(values, options) as restorer:
-            progress.model(restorer)
-            kept = batch.run(
-                restorer, work, overwrite=values.overwrite, compare=values.compare, **_limits(values)
-            )
-            for outcome in kept:
-                outcomes.append(outcome)
-                progress.show(outcome)
-                if report:
-                    report.write(outcome.line() + "\n")
-                    report.flush()
+            for line in batch.preview(work, files, _journal(values, restorer, files, work)):
+                print(line, file=_messages(work))
+        return 0
+    progress = _Progress(len(work), quiet=values.quiet, stream=_messages(work))
+    with _stoppable() as stopping, contextlib.ExitStack() as stack:
+        restorer = stack.enter_context(_restorer(values, options))
+        journal = _journal(values, restorer, files, work)
+        report = stack.enter_context(_report(values)) if values.report else None
+        progress.model(restorer)
+        stack.callback(progress.end)
+        halted = threading.Event()
+
+        def stop() -> bool:
+            return stopping.is_set() or halted.is_set()
+
+        for outcome in batch.run(restorer, work, files, journal=journal, stop=stop):
+            if values.fail_fast and outcome.error:
+                halted.set()
+            progress.show(outcome)
+            if report:
+                report.write(outcome.line() + "\n")
+                report.flush()
+    if stopping.is_set():
+        _error(f"interrupted: {progress.done} of {len(work)} pictures done")
+        return INTERRUPTED
+    if halted.is_set():
+        _error(f"stopped at the first failure: {progress.done} of {len(work)} pictures done")
+    return _exit_code(progress.counts)
+
+
+def _report(values: argparse.Namespace) -> TextIO:
+    from leanface.imageio import READABLE
+
+    if values.report.suffix.lower() in READABLE:
+        raise UsageError(f"{values.report}: names a picture, but the report is lines of JSON")
+    try:
+        # Names that are no valid Unicode are written as JSON has them.
+        file: TextIO = values.report.open(
+            "a" if values.resume else "w", encoding="utf-8", errors="backslashreplace"
+        )
+    except OSError as error:
+        raise UsageError(f"{values.report}: cannot be written ({error.strerror or error})") from error
+    return file
+
+
+def _journal(
+    values: argparse.Namespace, restorer: Restorer, files: FileOptions, work: Sequence[Job]
+) -> Journal | None:
+    from dataclasses import asdict
+
+    from leanface import batch
+
+    if not values.resume:
+        return None
+    folder = values.output
+    if folder is None or any(job.target == folder for job in work):
+        raise UsageError("--resume needs a folder for the results: -o FOLDER")
+    settings = {
+        "model": restorer.model.variant.id, "size": restorer.size, "precision": restorer.precision,
+        **asdict(restorer.options), **asdict(files),
+    }  # fmt: skip
+    for name in ("overwrite", "max_pixels", "compare"):  # these change no result
+        del settings[name]
+    part = "-{}of{}".format(*values.shard) if values.shard else ""
+    return batch.Journal(folder, settings, part)
+
+
+def _messages(work: Sequence[Job]) -> TextIO:
+    """Where lines for the user go: not into a picture."""
+    from leanface.imageio import STDIO
+
+    stream = sys.stderr if any(job.target == STDIO for job in work) else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):  # names may hold what the terminal cannot show
+        stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """The first interrupt asks to finish what was begun, the second one breaks it off."""
+    stopping = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+        _error("finishing the current picture; interrupt again to break it off")
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield stopping
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield stopping
     finally:
-        progress.end(outcomes)
-        if report:
-            report.close()
-    return _exit_code(outcomes)
+        signal.signal(signal.SIGINT, before)
 
 
 def _inference_gpen(values: argparse.Namespace) -> int:
     from leanface import batch
     from leanface.engine.device import resident_bytes
-    from leanface.types import Options
+    from leanface.types import FileOptions, Options
 
     def info(text: str) -> None:
         print(f"[INFO] {text}", flush=True)
@@ -215,25 +371,26 @@ def _inference_gpen(values: argparse.Namespace) -> int:
             loaded = True
             info(f"Generator loaded. Total CPU memory: {resident_bytes() / 1e6:.0f}MB")
 
-    sources = batch.expand([values.input])
-    work = _jobs([values.input], values.output)
+    work = batch.plan([values.input], values.output)
     if values.output is None:
+        sources = (job.source for job in work)
         names = (batch.Job(source, Path(f"output_{source.stem}.png")) for source in sources)
         work = batch.distinct(names)
     options = Options(faces="all" if values.detect else "none")
-    outcomes = []
+    counts: Counter[str] = Counter()
     with _restorer(values, options, on_event) as restorer:
         if not values.detect:
             info("Face detection disabled. Using raw input.")
-        for outcome in batch.run(restorer, work, overwrite=values.overwrite, **_limits(values)):
-            outcomes.append(outcome)
+        files = FileOptions(overwrite=values.overwrite, **_limits(values))
+        for outcome in batch.run(restorer, work, files):
+            counts[outcome.status] += 1
             for note in outcome.result.notes if outcome.result else ():
                 info(note)
             if outcome.result:
                 info(_sentence(outcome))
             else:
                 _error(outcome.reason)
-    return _exit_code(outcomes)
+    return _exit_code(counts)
 
 
 def _doctor(values: argparse.Namespace) -> int:
@@ -307,10 +464,10 @@ def _import_model(values: argparse.Namespace) -> int:
 
     if len(values.what) > 2:
         raise UsageError("import takes a file, or a model and a file")
-    *names, path = values.what
+    names, path = values.what[:-1], Path(values.what[-1])
     library = Library()
     located = library.store.import_file(
-        Path(path), library.file(names[0]) if names else None,
+        path, library.file(names[0], like=path) if names else None,
         sha256=values.sha256, allow_unverified=values.allow_unverified, progress=_transfer,
     )  # fmt: skip
     state = "verified" if located.verified else "not verified"
@@ -346,9 +503,7 @@ def _models_path(values: argparse.Namespace) -> int:
 def _remove_model(values: argparse.Namespace) -> int:
     from leanface.library import Library
 
-    library = Library()
-    file = library.file(values.model)
-    print(f"{file.id}: {library.store.remove(file) / 1e6:.0f} MB freed")
+    print(f"{values.model}: {Library().remove(values.model) / 1e6:.0f} MB freed")
     return 0
 
 
@@ -358,14 +513,6 @@ def _transfer(done: int, total: int | None) -> None:
         share = f" of {total / 1e6:.0f}" if total else ""
         end = "\n" if done == total else ""
         print(f"\r\x1b[K{done / 1e6:.0f}{share} MB", end=end, file=sys.stderr, flush=True)
-
-
-def _jobs(inputs: Sequence[str], output: Path | None) -> list[Job]:
-    from leanface import batch
-
-    sources = batch.expand(inputs)
-    many = any(Path(name) not in sources for name in inputs)
-    return batch.jobs(sources, output, many=many)
 
 
 def _restorer(values: argparse.Namespace, options: Any, on_event: Any = None) -> Any:
@@ -382,11 +529,11 @@ def _limits(values: argparse.Namespace) -> dict[str, Any]:
     return {"max_pixels": values.max_pixels} if values.max_pixels else {}
 
 
-def _exit_code(outcomes: Sequence[Outcome]) -> int:
-    failed = sum(outcome.result is None for outcome in outcomes)
-    if not failed:
+def _exit_code(counts: Mapping[str, int]) -> int:
+    """From the number of pictures by status."""
+    if not counts.get("failed"):
         return 0
-    return ALL_FAILED if failed == len(outcomes) else SOME_FAILED
+    return ALL_FAILED if counts["failed"] == sum(counts.values()) else SOME_FAILED
 
 
 def _sentence(outcome: Outcome) -> str:
@@ -409,36 +556,57 @@ class _Progress:
 
     WIDTH = 30
 
-    def __init__(self, total: int, *, quiet: bool) -> None:
+    def __init__(self, total: int, *, quiet: bool, stream: TextIO) -> None:
         self.total = total
         self.quiet = quiet
+        self.stream = stream
         self.bar = total > 1 and not quiet and sys.stderr.isatty()
-        self.done = 0
+        self.counts: Counter[str] = Counter()
+        self.kinds: Counter[tuple[str, str]] = Counter()
 
-    def model(self, restorer: Any) -> None:
-        if not self.quiet:
-            print(restorer.chosen, flush=True)
+    @property
+    def done(self) -> int:
+        return sum(self.counts.values())
+
+    def model(self, restorer: Restorer) -> None:
+        self._say(restorer.chosen)
 
     def show(self, outcome: Outcome) -> None:
-        self.done += 1
+        self.counts[outcome.status] += 1
+        self.kinds[outcome.status, outcome.kind] += 1
         self._clear()
-        if outcome.result is None:
+        if outcome.error:
             _error(outcome.reason)
-        elif not self.quiet:
+        elif outcome.result:
             for note in outcome.result.notes:
-                print(f"{outcome.job.source}: {note}", flush=True)
-            if not self.bar or outcome.result.status == "skipped":
-                print(_sentence(outcome), flush=True)
+                self._say(f"{outcome.job.source}: {note}")
+            if not self.bar or outcome.status == "skipped":
+                self._say(_sentence(outcome))
         if self.bar:
             filled = self.WIDTH * self.done // self.total
             bar = "#" * filled + "." * (self.WIDTH - filled)
             print(f"\r[{bar}] {self.done}/{self.total}", end="", file=sys.stderr, flush=True)
 
-    def end(self, outcomes: Sequence[Outcome]) -> None:
+    def end(self) -> None:
+        """The counts, and the reasons behind them."""
         self._clear()
-        if self.total > 1 and not self.quiet:
-            counts = {s: sum(o.status == s for o in outcomes) for s in ("restored", "skipped", "failed")}
-            print(", ".join(f"{count} {status}" for status, count in counts.items()), flush=True)
+        if self.total == 1:
+            return
+        words = {
+            "restored": "restored",
+            "skipped": "skipped",
+            "failed": "failed",
+            "finished": "finished before",
+        }
+        shown = [s for s in words if s != "finished" or self.counts[s]]
+        self._say(", ".join(f"{self.counts[status]} {words[status]}" for status in shown))
+        for (status, kind), count in self.kinds.most_common():
+            if status in ("skipped", "failed"):
+                self._say(f"  {status}: {count} {kind}")
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=self.stream, flush=True)
 
     def _clear(self) -> None:
         if self.bar:

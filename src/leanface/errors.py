@@ -44,3 +44,10 @@ class DeviceError(LeanfaceError):
 
 class EngineError(LeanfaceError):
     """A network failed on one picture: out of memory, or a result that is no picture."""
+
+
+class BudgetError(LeanfaceError):
+    """The memory limit is below the least that would do."""
+
+    exit_code = 2
+    http_status = 507

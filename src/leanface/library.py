@@ -60,9 +60,13 @@ class Library:
             raise UsageError(f"{model.variant.id} takes size {allowed}, not {size}")
         return model
 
-    def file(self, name: str) -> manifest.WeightFile:
+    def file(self, name: str, like: Path | None = None) -> manifest.WeightFile:
         """The file of weights that a name stands for: a model's, with a published sum if there is such a one;
         or one of the manifest by its id.
+
+        Args:
+            name: of a model or a file.
+            like: a file of the user's that it must be able to stand for: an ONNX export or a checkpoint.
 
         Raises:
             UsageError: neither; or a model that is embedded and has no file to fetch.
@@ -72,6 +76,9 @@ class Library:
                 if not model.variant.files:
                     raise UsageError(f"{name} is inside the package; there is nothing to fetch or keep")
                 files = [manifest.get(file_id) for file_id in model.variant.files]
+                if like is not None:
+                    export = like.suffix.lower() == ".onnx"
+                    files = [file for file in files if file.name.endswith(".onnx") == export] or files
                 return next((file for file in files if file.sha256), files[0])
         return manifest.get(name)
 
@@ -88,6 +95,26 @@ class Library:
             if located:
                 return located
         return None
+
+    def remove(self, name: str) -> int:
+        """Delete our copies of a model's weights and the graphs built from them; the bytes that this frees.
+
+        Raises:
+            UsageError: no such model or file.
+            ModelError: there is nothing of ours to delete, or it cannot be deleted.
+        """
+        best = self.file(name)
+        ids = next((m.variant.files for m in registry.models() if m.variant.id == name), (best.id,))
+        kept = [file for file in map(manifest.get, ids) if (self.store.folder / file.name).is_file()]
+        freed = sum(self.store.remove(file) for file in kept or [best])
+        for graph in self._graphs.glob(f"{name}-*.onnx"):
+            freed += graph.stat().st_size
+            graph.unlink()
+        return freed
+
+    @property
+    def _graphs(self) -> Path:
+        return self.store.settings.cache / "graphs"
 
     def graph(self, model: Model, *, half: bool = True) -> Path:
         """The graph file of a model; the first call may build it.
@@ -110,7 +137,7 @@ class Library:
         if variant.build is None:
             return located.path
         name = f"{variant.id}-{located.sha256[:16]}-{'fp16' if half else 'fp32'}-{_BUILD}.onnx"
-        target = self.store.settings.cache / "graphs" / name
+        target = self._graphs / name
         if not target.is_file():
             try:
                 _build(model, located.path, target, half=half)

@@ -19,7 +19,7 @@ from leanface.pixels import Float, Matrix
 from leanface.registry import Crop, Model
 from leanface.stages.align import crop as take_crop
 from leanface.stages.align import fit, fitted, similarity
-from leanface.stages.blend import feather, paste
+from leanface.stages.blend import feather, match_color, paste
 from leanface.stages.detect import Detector, detect
 from leanface.stages.restore import restore
 from leanface.types import Face, FaceReport, Image, Options, Result
@@ -80,7 +80,7 @@ def looks_unlike_portrait(image: Image) -> bool:
 
 def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Clock) -> Result:
     with clock.time("detect"):
-        found, dropped = detect(image.pixels, tools.detector, options.threshold)
+        found, dropped = detect(image.pixels, tools.detector, options.threshold, options.rotations)
     event("detected", {"faces": len(found)})
     chosen, left_alone = select(found, options, image.width, image.height)
     reports = {id(face): FaceReport(face.box, face.score, "skipped", why) for face, why in dropped}
@@ -98,6 +98,8 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
             matrix = similarity(face.landmarks, template)
             crop, restored = _restored(image, matrix, tools, session, clock)
             with clock.time("blend"):
+                if options.color_match:
+                    restored = match_color(crop, restored)
                 paste(out, image.pixels, matrix, crop, restored, strength=options.strength, mask=mask)
     reports |= {id(face): FaceReport(face.box, face.score, "restored") for face in chosen}
     faces = tuple(reports[id(f)] for f in sorted([*found, *(f for f, _ in dropped)], key=lambda f: -f.size))
@@ -114,11 +116,18 @@ def select(
     large = [f for f in found if f.size >= options.min_face]
     skipped = [(f, f"smaller than {options.min_face} pixels") for f in found if f.size < options.min_face]
     chosen = large
+    if options.pick:
+        numbered = [face for i, face in enumerate(found, 1) if i in options.pick]
+        skipped += [(f, "not picked") for f in large if f not in numbered]
+        chosen = large = [f for f in large if f in numbered]
     if options.faces == "largest":
         chosen = large[:1]
     elif options.faces == "center" and large:
         chosen = [min(large, key=lambda f: _from_centre(f, width, height))]
     skipped += [(f, f"not the {options.faces} face") for f in large if f not in chosen]
+    if options.max_faces is not None:
+        skipped += [(f, f"beyond the largest {options.max_faces}") for f in chosen[options.max_faces :]]
+        chosen = chosen[: options.max_faces]
     return chosen, skipped
 
 

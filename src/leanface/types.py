@@ -88,6 +88,10 @@ class Options:
         faces: which faces to restore; ``none`` looks for no face and restores the picture as a whole.
         aligned: the pictures are ready face crops (square, aligned to the model's template).
         strength: 0 leaves the picture as it is, 1 takes the restored face whole.
+        pick: of those, the ones with these numbers only, counted from 1 for the largest face found.
+        max_faces: at most so many, the largest.
+        rotations: turns of the picture, in degrees against the clock, at which faces are looked for.
+        color_match: the restored face takes on the colours of its surroundings.
         min_face: faces whose longer side is below this many pixels are left alone.
         threshold: the detector's least confidence, 0 to 1.
     """
@@ -95,6 +99,10 @@ class Options:
     faces: Faces = "all"
     aligned: bool = False
     strength: float = 1.0
+    pick: tuple[int, ...] = ()
+    max_faces: int | None = None
+    rotations: tuple[int, ...] = (0,)
+    color_match: bool = True
     min_face: int = 20
     threshold: float = 0.8
 
@@ -104,6 +112,12 @@ class Options:
         for name in ("strength", "threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} must lie between 0 and 1, not {getattr(self, name):g}")
+        if any(number < 1 for number in self.pick):
+            raise UsageError(f"pick takes face numbers from 1, not {min(self.pick)}")
+        if self.max_faces is not None and self.max_faces < 1:
+            raise UsageError(f"max_faces must be 1 or more, not {self.max_faces}")
+        if not self.rotations or not set(self.rotations) <= {0, 90, 180, 270}:
+            raise UsageError(f"rotations must be among 0, 90, 180 and 270 degrees, not {self.rotations}")
         if self.min_face < 0:
             raise UsageError(f"min_face must be 0 or more pixels, not {self.min_face}")
 
@@ -111,6 +125,39 @@ class Options:
     def whole(self) -> bool:
         """The picture goes through the model as it is; no detector is needed."""
         return self.aligned or self.faces == "none"
+
+
+MAX_PIXELS = 300_000_000
+"""Pictures above this many pixels are refused unless the caller allows more."""
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files are read and written.
+
+    Attributes:
+        overwrite: replace results that exist already.
+        compare: also write the picture before and after, side by side, as ``<target>_compare``.
+        max_pixels: larger pictures are refused.
+        quality: 1 to 100 for formats that lose; None takes what a source JPEG was encoded with, else 95.
+        strip_metadata: leave EXIF, XMP, IPTC and comments out; the colour profile stays.
+        allow_8bit: take or write 8 bits a channel, with a note, where more cannot be kept.
+        first_frame: take the first frame or page, with a note, of files that hold several.
+        format: suffix of the format of a result that goes to standard output; empty takes the source's.
+    """
+
+    overwrite: bool = False
+    compare: bool = False
+    max_pixels: int = MAX_PIXELS
+    quality: int | None = None
+    strip_metadata: bool = False
+    allow_8bit: bool = False
+    first_frame: bool = False
+    format: str = ""
+
+    def __post_init__(self) -> None:
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise UsageError(f"quality must lie between 1 and 100, not {self.quality}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ The bottleneck is a fully connected layer, so that each network takes crops of o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,10 +43,14 @@ def _finish(outputs: Tensors, crop: Crop) -> Float:
     return restored
 
 
-def _build(weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx.ModelProto:
+def _build(size: int, weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx.ModelProto:
     from leanface.graphs.gpen import gpen
 
-    return gpen(weights, name=name, half=half, **metadata)
+    graph = gpen(weights, name=name, half=half, **metadata)
+    found = graph.graph.input[0].type.tensor_type.shape.dim[-1].dim_value
+    if found != size:
+        raise ValueError(f"it is a GPEN of {found} pixels")
+    return graph
 
 
 def _variant(size: int, *files: str, about: str) -> Variant:
@@ -53,7 +58,7 @@ def _variant(size: int, *files: str, about: str) -> Variant:
         "licence": "none stated: non-commercial",
         "origin": "yangxy/GPEN",
         "precisions": ("fp32", "bf16", "fp16"),
-        "build": _build,
+        "build": partial(_build, size),
     }
     return Variant(id=f"gpen-{size}", sizes=(size,), files=files, about=about, **settings)
 

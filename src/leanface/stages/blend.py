@@ -18,6 +18,8 @@ from leanface.pixels import Float, Matrix
 
 _BAND = 1 << 20  # pixels worked on at once
 _FLAT = (0.1 / 255) ** 2  # mean square below which a crop has no detail to keep or lose
+_RING = (0.5, 0.95)  # where colours are compared, as shares of the way to the border
+_LEAST_SPREAD = 2 / 255  # so that an even background is not stretched
 _CORE = 0.78  # the mask is 1 up to this share of the way from the crop's centre to its border
 
 
@@ -93,6 +95,39 @@ def feather(size: int) -> Float:
     mask: Float = (t * t * (3 - 2 * t)).astype(np.float32)
     mask.setflags(write=False)
     return mask
+
+
+def match_color(crop: Float, restored: Float) -> Float:
+    """The restored crop with the colours of the picture around the face.
+
+    Mean and spread of each channel are brought to those of the crop over a ring: outside the face, inside the
+    crop. Both are taken from coarse copies, so that noise and detail, which a network is there to change, do
+    not count.
+    """
+    size = crop.shape[0]
+    coarse = max(8, size // 16)
+    ring = _ring(coarse)[..., None]
+    before, after = (px.resize(image, coarse, coarse) for image in (crop, restored))
+    mean_before, spread_before = _statistics(before, ring)
+    mean_after, spread_after = _statistics(after, ring)
+    gain = np.clip((spread_before + _LEAST_SPREAD) / (spread_after + _LEAST_SPREAD), 0.8, 1.25)
+    matched: Float = np.clip((restored - mean_after) * gain + mean_before, 0, 1)
+    return matched
+
+
+@cache
+def _ring(size: int) -> Float:
+    along = np.abs((np.arange(size, dtype=np.float32) + np.float32(0.5)) * (2 / size) - 1)
+    radius = np.maximum(along[:, None], along[None, :])
+    ring: Float = ((radius > _RING[0]) & (radius < _RING[1])).astype(np.float32)
+    ring /= ring.sum()
+    return ring
+
+
+def _statistics(image: Float, weight: Float) -> tuple[Float, Float]:
+    """Weighted mean and spread of each channel."""
+    mean = (image * weight).sum((0, 1))
+    return mean, np.sqrt(((image - mean) ** 2 * weight).sum((0, 1)))
 
 
 def kept_detail(crop: Float, restored: Float) -> float:

@@ -28,7 +28,7 @@ _NESTED = 0.8  # share of the smaller box from which it is part of the larger
 
 
 def detect(
-    picture: NDArray[Any], detector: Detector, threshold: float
+    picture: NDArray[Any], detector: Detector, threshold: float, rotations: Iterable[int] = (0,)
 ) -> tuple[list[Face], list[tuple[Face, str]]]:
     """Find the faces of an upright picture.
 
@@ -36,17 +36,39 @@ def detect(
         picture: uint8 or uint16 [h, w, 3] RGB, of any size.
         detector: the network.
         threshold: least score, 0 to 1.
+        rotations: turns in degrees against the clock at which to look, multiples of 90.
 
     Returns:
         The faces, the largest first; and those dropped, each with the reason.
     """
+    candidates: list[Face] = []
+    for degrees in rotations:
+        turns = degrees // 90 % 4
+        for face in _candidates(np.rot90(picture, turns), detector, threshold):
+            candidates.append(_turned_back(face, turns, picture.shape[1], picture.shape[0]))
+    return choose(candidates)
+
+
+def _candidates(picture: NDArray[Any], detector: Detector, threshold: float) -> list[Face]:
     fine = px.thumbnail(picture, FINE)
     coarse = px.thumbnail(fine, COARSE)
     candidates = _pass(coarse, picture, detector, threshold)
     if fine.shape != coarse.shape:
         largest = _FINE_LARGEST * max(picture.shape) / max(fine.shape)
         candidates += [face for face in _pass(fine, picture, detector, threshold) if face.size <= largest]
-    return choose(candidates)
+    return candidates
+
+
+def _turned_back(face: Face, turns: int, width: int, height: int) -> Face:
+    """A face found on a picture of width x height after quarter turns against the clock, where it really is."""
+
+    def back(x: float, y: float) -> tuple[float, float]:
+        return ((x, y), (width - y, x), (width - x, height - y), (y, height - x))[turns]
+
+    corners = back(*face.box[:2]), back(*face.box[2:])
+    (left, right), (top, bottom) = (sorted(c[axis] for c in corners) for axis in (0, 1))
+    landmarks = tuple(back(*point) for point in face.landmarks)
+    return Face((left, top, right, bottom), face.score, landmarks)  # type: ignore[arg-type]
 
 
 def choose(candidates: Iterable[Face]) -> tuple[list[Face], list[tuple[Face, str]]]:
