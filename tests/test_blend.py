@@ -137,3 +137,21 @@ def test_matching_colours_keeps_detail() -> None:
     matched = match_color(flat, detailed)
     assert matched.std() == pytest.approx(detailed.std(), rel=0.05)
     assert matched.mean() == pytest.approx(0.4, abs=0.004)
+
+
+@pytest.mark.parametrize("tone", [(1, 1, 1), (1.1, 0.95, 0.7)])
+def test_one_tone_stays_one_tone(tone: tuple[float, float, float]) -> None:
+    rng = np.random.default_rng(6)
+    gray = px.resize(rng.random((8, 8, 1), np.float32), 64, 64) * np.float32(0.5) + np.float32(0.2)
+    taken = gray * np.array(tone, np.float32)
+    painted = np.clip(taken + rng.normal(0, 0.03, (64, 64, 3)).astype(np.float32), 0, 1)
+    matched = match_color(taken, painted)
+    chroma = matched / np.array(tone, np.float32)
+    assert np.ptp(chroma, axis=2).max() * 255 < 0.5
+    assert np.abs((matched - taken).mean((0, 1))).max() * 255 < 1
+
+
+def test_colour_is_not_taken_for_one_tone() -> None:
+    taken = np.random.default_rng(6).random((64, 64, 3), np.float32)
+    taken = px.resize(px.resize(taken, 8, 8), 64, 64)
+    np.testing.assert_allclose(match_color(taken, taken), np.clip(taken, 0, 1), atol=1e-5)

@@ -20,6 +20,7 @@ _BAND = 1 << 20  # pixels worked on at once
 _FLAT = (0.1 / 255) ** 2  # mean square below which a crop has no detail to keep or lose
 _RING = (0.5, 0.95)  # where colours are compared, as shares of the way to the border
 _LEAST_SPREAD = 2 / 255  # so that an even background is not stretched
+_ONE_TONE = 2 / 255  # error up to which a crop counts as one tone
 _CORE = 0.78  # the mask is 1 up to this share of the way from the crop's centre to its border
 
 
@@ -102,9 +103,12 @@ def match_color(crop: Float, restored: Float) -> Float:
 
     Mean and spread of each channel are brought to those of the crop over a ring: outside the face, inside the
     crop. Both are taken from coarse copies, so that noise and detail, which a network is there to change, do
-    not count.
+    not count. A crop of one tone (gray, sepia) is changed in that tone only.
     """
     size = crop.shape[0]
+    tone = _tone(px.resize(crop, size // 4, size // 4))
+    if tone is not None:
+        restored = crop + px.luminance(restored - crop)[..., None] * tone
     coarse = max(8, size // 16)
     ring = _ring(coarse)[..., None]
     before, after = (px.resize(image, coarse, coarse) for image in (crop, restored))
@@ -113,6 +117,19 @@ def match_color(crop: Float, restored: Float) -> Float:
     gain = np.clip((spread_before + _LEAST_SPREAD) / (spread_after + _LEAST_SPREAD), 0.8, 1.25)
     matched: Float = np.clip((restored - mean_after) * gain + mean_before, 0, 1)
     return matched
+
+
+def _tone(coarse: Float) -> Float | None:
+    """How much of each channel goes with one of luminance, [3], where the picture has one tone only."""
+    gray = px.luminance(coarse)
+    deviation = gray - gray.mean()
+    variance = float((deviation**2).mean())
+    if variance <= _FLAT:
+        return None
+    gain: Float = (deviation[..., None] * coarse).mean((0, 1)) / np.float32(variance)
+    offset = coarse.mean((0, 1)) - gain * gray.mean()
+    error = coarse - (gray[..., None] * gain + offset)
+    return gain if float(np.sqrt((error**2).mean())) < _ONE_TONE else None
 
 
 @cache
