@@ -2,7 +2,8 @@
 
     python benchmarks/speed.py
 
-The drop-in script from process start to file written, beside the bare import of OpenVINO that it cannot avoid.
+The drop-in script from process start to file written, beside the bare import of OpenVINO, which it cannot do
+without.
 """
 
 from __future__ import annotations

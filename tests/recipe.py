@@ -9,6 +9,7 @@ order nor company changes it.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SEED = 20261201
 
 Array = NDArray[np.float32]
-Weights = dict[str, NDArray[Any]]
+Weights = dict[str, Array]
 
 
 def shapes(file: str, variant: str) -> dict[str, Any]:
@@ -37,10 +38,16 @@ def golden(file: str, variant: str) -> dict[str, NDArray[Any]]:
 
 def gpen_weights(variant: str) -> Weights:
     """The drawn state dict of ``gpen-256``, ``gpen-512``, ``gpen-1024`` or ``gpen-2048``."""
-    return {
-        key: _blur_kernel(key) if kind == "kernel" else _gpen_weight(key, _draw(key, shape))
-        for key, shape, kind in shapes("gpen", variant)["keys"]
-    }
+    weights: Weights = {}
+    for key, shape, kind in shapes("gpen", variant)["keys"]:
+        if kind == "kernel":
+            weights[key] = _blur_kernel(key)
+        else:
+            n = _draw(key, shape)
+            factor, offset = _gpen_scale(key)
+            n = np.tanh(n) if key.endswith("noise.weight") else n
+            weights[key] = np.float32(factor) * n + np.float32(offset)
+    return weights
 
 
 def gpen_picture(size: int) -> Array:
@@ -51,12 +58,17 @@ def gpen_picture(size: int) -> Array:
         np.cos(2 * np.pi * (2 * y - 0.7 * x**2)),
         np.sin(2 * np.pi * (4 * x * y + 0.25)),
     ])  # fmt: skip
-    return np.clip(0.8 * waves + 0.05 * _noise(size, size, size), -1, 1).astype(np.float32)[None]
+    picture: Array = np.clip(0.8 * waves + 0.05 * _noise(size, size, size), -1, 1).astype(np.float32)
+    return picture[None]
 
 
 def sr_weights(variant: str) -> Weights:
     """The drawn state dict of ``realesrgan-x4plus``, ``realesrgan-x2plus`` or ``realesr-general-x4v3``."""
-    return {key: _sr_weight(key, _draw(key, shape)) for key, shape in shapes("sr", variant)["keys"]}
+    weights: Weights = {}
+    for key, shape in shapes("sr", variant)["keys"]:
+        factor, offset = _sr_scale(key, shape)
+        weights[key] = np.float32(factor) * _draw(key, shape) + np.float32(offset)
+    return weights
 
 
 def sr_picture(height: int, width: int) -> Array:
@@ -64,7 +76,8 @@ def sr_picture(height: int, width: int) -> Array:
     y, x = np.meshgrid(np.arange(height, dtype=np.float32), np.arange(width, dtype=np.float32), indexing="ij")
     waves = np.stack([np.sin(x / 5 + y / 9), np.cos(y / 4), np.sin(x * y / 90)])
     noise = _noise(height, width, height, width)
-    return np.clip(0.4 * waves + 0.5 + 0.03 * noise, 0, 1).astype(np.float32)[None]
+    picture: Array = np.clip(0.4 * waves + 0.5 + 0.03 * noise, 0, 1).astype(np.float32)
+    return picture[None]
 
 
 def _draw(key: str, shape: list[int]) -> Array:
@@ -76,29 +89,28 @@ def _noise(height: int, width: int, *seed: int) -> Array:
     return rng.standard_normal((3, height, width), dtype=np.float32)
 
 
-def _gpen_weight(key: str, n: Array) -> NDArray[Any]:
+def _gpen_scale(key: str) -> tuple[float, float]:
+    """Factor of a draw and what is added."""
     if key.endswith("noise.weight"):
-        return 0.8 + 0.2 * np.tanh(n)
+        return 0.2, 0.8
     if key.endswith("modulation.bias"):
-        return 1 + 0.1 * n
+        return 0.1, 1
     if key.endswith("bias"):
-        return 0.1 * n
+        return 0.1, 0
     if key.startswith("generator.style."):
-        return 100 * n
-    if "to_rgb" in key and key.endswith("conv.weight"):
-        return 0.35 * n
-    return n
+        return 100, 0
+    return (0.35, 0) if "to_rgb" in key and key.endswith("conv.weight") else (1, 0)
+
+
+def _sr_scale(key: str, shape: list[int]) -> tuple[float, float]:
+    if key.endswith("bias"):
+        return 0.05, 0
+    if len(shape) == 1:
+        return 0.05, 0.2
+    return 0.7 / math.sqrt(math.prod(shape[1:])), 0
 
 
 def _blur_kernel(key: str) -> Array:
     taps = np.array([1, 3, 3, 1], np.float32) / 8
-    upsampled = ".blur." in key or ".upsample." in key
-    return np.outer(taps, taps) * np.float32(4 if upsampled else 1)
-
-
-def _sr_weight(key: str, n: Array) -> NDArray[Any]:
-    if key.endswith("bias"):
-        return 0.05 * n
-    if n.ndim == 1:
-        return 0.2 + 0.05 * n
-    return 0.7 * n / np.float32(np.sqrt(np.prod(n.shape[1:])))
+    gain = 4 if ".blur." in key or ".upsample." in key else 1
+    return (gain * np.outer(taps, taps)).astype(np.float32)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from leanface import pixels as px
 from leanface.registry import FFHQ
 from leanface.stages.align import bounds, crop, fit, similarity
-from leanface.stages.blend import feather, kept_detail, match_color, paste
+from leanface.stages.blend import add_grain, feather, kept_detail, match_color, paste
 from leanface.types import Image
 
 SIZE = 64
@@ -155,3 +155,79 @@ def test_colour_is_not_taken_for_one_tone() -> None:
     taken = np.random.default_rng(6).random((64, 64, 3), np.float32)
     taken = px.resize(px.resize(taken, 8, 8), 64, 64)
     np.testing.assert_allclose(match_color(taken, taken), np.clip(taken, 0, 1), atol=1e-5)
+
+
+def noisy(sigma: float, depth: type = np.uint8, channels: int = 1) -> np.ndarray:
+    """A slope with an edge, and normal noise of that spread in levels of 8 bits."""
+    y, x = np.mgrid[:240, :240]
+    slope = 90 + x * 0.2 + y * 0.1 + 40 * (x > 120)
+    values = slope[..., None] + np.random.default_rng(3).normal(0, sigma, (240, 240, channels))
+    top = np.iinfo(depth).max
+    return np.rint(np.clip(np.repeat(values, 3 // channels, 2) / 255, 0, 1) * top).astype(depth)
+
+
+def pasted(picture: np.ndarray, amount: float, angle: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """A picture with a face smoothed, and with grain on it."""
+    matrix = place(120, 120, 2.5, angle)
+    taken = crop(picture, matrix, SIZE)
+    smooth = px.resize(px.resize(taken, SIZE // 8, SIZE // 8), SIZE, SIZE)
+    out = picture.copy()
+    paste(out, picture, matrix, taken, smooth, strength=1, mask=feather(SIZE))
+    grainy = out.copy()
+    add_grain(grainy, picture, matrix, feather(SIZE), amount=amount)
+    return out, grainy
+
+
+def spread(pixels: np.ndarray) -> float:
+    """Of the noise of a smooth area, in levels of 8 bits: that of the differences of neighbours."""
+    values = pixels[..., 1].astype(np.float64) * 255 / np.iinfo(pixels.dtype).max
+    return float(np.diff(values, axis=0).std() / np.sqrt(2))
+
+
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+@pytest.mark.parametrize("sigma", [3.0, 10.0])
+@pytest.mark.parametrize("angle", [0.0, 0.5])
+def test_grain_is_that_of_the_picture(depth: type, sigma: float, angle: float) -> None:
+    picture = noisy(sigma, depth)
+    smooth, grainy = pasted(picture, 1, angle)
+    middle = (slice(90, 150), slice(85, 115))
+    assert spread(picture[middle]) == pytest.approx(sigma, rel=0.08)
+    assert spread(smooth[middle]) < 0.3 * sigma
+    assert spread(grainy[middle]) == pytest.approx(sigma, rel=0.1)
+    assert abs(grainy[middle].mean() - smooth[middle].mean()) < 0.06 * sigma * np.iinfo(depth).max / 255
+    np.testing.assert_array_equal(np.ptp(grainy, axis=2), 0)  # gray stays gray
+    np.testing.assert_array_equal(pasted(picture, 1, angle)[1], grainy)  # always the same
+    half = pasted(picture, 0.5, angle)[1]
+    assert spread(half[middle]) == pytest.approx(0.5 * sigma, rel=0.15)
+
+
+def test_grain_stays_inside_the_mask_and_comes_only_where_noise_lacks() -> None:
+    picture = noisy(6, channels=3)
+    _, grainy = pasted(picture, 1)
+    left, top, right, bottom = bounds(place(120, 120, 2.5, 0), SIZE)
+    changed = (grainy != picture).any(2)
+    rows, columns = np.nonzero(changed)
+    assert top <= rows.min() and rows.max() < bottom and left <= columns.min() and columns.max() < right
+    np.testing.assert_array_equal(pasted(picture, 0)[0], pasted(picture, 0)[1])
+    for clean in (noisy(0), picture):  # no noise to match, and a face that kept its own
+        out = clean.copy()
+        add_grain(out, clean, place(120, 120, 2.5, 0), feather(SIZE), amount=1)
+        np.testing.assert_array_equal(out, clean)
+
+
+def test_grain_runs_evenly_through_the_soft_edge() -> None:
+    picture = noisy(8)
+    grainy = pasted(picture, 1)[1].astype(np.float64) - noisy(0)
+    strips = [grainy[40:200, x : x + 6, 1].std() for x in range(42, 72, 6)]  # from outside to inside
+    assert min(strips) > 0.85 * 8 and max(strips) < 1.15 * 8
+
+
+def test_grain_of_a_large_area_takes_many_bands() -> None:
+    gray = np.random.default_rng(1).normal(120, 5, (1300, 1300, 1))
+    picture = np.repeat(gray.round().astype(np.uint8), 3, axis=2)
+    matrix = place(650, 650, 20, 0)
+    out = np.full_like(picture, 120)
+    add_grain(out, picture, matrix, feather(SIZE), amount=1)
+    assert spread(out[300:1000, 300:1000]) == pytest.approx(5, rel=0.03)
+    rows = out[300:1000, 300:1000, 0]
+    assert (rows[:300] != rows[400:]).mean() > 0.8  # no band repeats

@@ -104,6 +104,37 @@ def test_strength_0_is_identical(folder: Path) -> None:
     np.testing.assert_array_equal(read(folder / "x.png")[0].pixels, read(ASTRONAUT)[0].pixels)
 
 
+def test_detect_lists_faces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "in"]) == 3
+    output = capsys.readouterr()
+    a, face, b = output.out.replace(os.sep, "/").splitlines()
+    assert (a, b) == ("in/a.PNG: 1 face", "in/b.png: no faces")
+    found = re.fullmatch(r"    1  (\d+),(\d+) to (\d+),(\d+)  score (\S+)", face)
+    assert found and float(found[5]) > 0.9
+    np.testing.assert_allclose([int(v) for v in found.groups()[:4]], [178, 57, 273, 177], atol=6)
+    assert "c.jpg: not a picture" in output.err
+    assert main(["detect", "in/a.PNG", "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert (line["input"], len(line["faces"])) == (str(Path("in/a.PNG")), 1)
+    face = line["faces"][0]
+    assert set(face) == {"number", "box", "score", "landmarks"} and face["number"] == 1
+    assert 178 < face["landmarks"][0][0] < face["landmarks"][1][0] < 273
+    assert main(["detect", "in/a.PNG", "--threshold", "1"]) == 0
+    assert "no faces" in capsys.readouterr().out
+    assert main(["detect", "in/c.jpg"]) == 4
+
+
+def test_grain_is_added_only_when_asked(folder: Path) -> None:
+    for name, more in (("x.png", []), ("y.png", ["--grain", "0"]), ("z.png", ["--grain", "1"])):
+        assert main(["restore", "in/a.PNG", "-o", name, "-q", *more]) == 0
+    plain, zero, grainy = (read(folder / f"{name}.png")[0].pixels for name in "xyz")
+    np.testing.assert_array_equal(plain, zero)
+    changed = (plain != grainy).any(2)
+    assert changed[80:150, 195:255].mean() > 0.3
+    assert not changed[300:].any() and not changed[:, 400:].any()
+    assert main(["restore", "in/a.PNG", "-o", "w.png", "--grain", "1", "--aligned"]) == 2
+
+
 def test_the_three_log_lines(folder: Path) -> None:
     command = [sys.executable, str(ROOT / "inference_gpen.py"), "--input", str(PORTRAIT), "--size", "512"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

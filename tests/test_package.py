@@ -18,7 +18,7 @@ PACKAGE = Path(leanface.__file__).parent
 # From the lowest to the highest: a module may import those before it, and its own room.
 LAYERS = (
     "errors", "types", "settings", "pixels", "imageio", "weights", "engine", "graphs", "registry", "families",
-    "stages", "library", "pipeline", "api", "batch", "cli",
+    "stages", "library", "pipeline", "crops", "api", "batch", "cli", "__main__",
 )  # fmt: skip
 ONE_DOOR_UP = ("registry", "families")
 # Where a library may be imported, as prefixes of the module's path below the package.
@@ -128,6 +128,6 @@ def test_every_family_is_whole() -> None:
 def test_errors_carry_exit_codes() -> None:
     codes = {name: getattr(leanface, name).exit_code for name in leanface.__all__ if name.endswith("Error")}
     assert codes == {
-        "LeanfaceError": 4, "BudgetError": 2, "UsageError": 2, "InputError": 4, "OutputError": 4, "ModelError": 2,
-        "DeviceError": 2, "EngineError": 4,
+        "LeanfaceError": 4, "BudgetError": 2, "UsageError": 2, "InputError": 4, "OutputError": 4,
+        "ModelError": 2, "DeviceError": 2, "EngineError": 4,
     }  # fmt: skip

@@ -10,9 +10,11 @@ __version__ = "0.1.0"
 _HOME = {
     "Restorer": "api",
     "list_models": "api",
+    "paste_file": "api",
     "restore": "api",
     "restore_file": "api",
     "Face": "types",
+    "FaceCrop": "types",
     "FaceReport": "types",
     "FileOptions": "types",
     "Image": "types",
@@ -33,6 +35,7 @@ __all__ = [
     "DeviceError",
     "EngineError",
     "Face",
+    "FaceCrop",
     "FaceReport",
     "FileOptions",
     "Image",
@@ -45,12 +48,13 @@ __all__ = [
     "Result",
     "UsageError",
     "list_models",
+    "paste_file",
     "restore",
     "restore_file",
 ]
 
 if TYPE_CHECKING:
-    from leanface.api import Restorer, list_models, restore, restore_file
+    from leanface.api import Restorer, list_models, paste_file, restore, restore_file
     from leanface.errors import (
         BudgetError,
         DeviceError,
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
         OutputError,
         UsageError,
     )
-    from leanface.types import Face, FaceReport, FileOptions, Image, Options, Result
+    from leanface.types import Face, FaceCrop, FaceReport, FileOptions, Image, Options, Result
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leanface import imageio, pipeline, registry
+from leanface import crops, imageio, pipeline, registry
 from leanface import pixels as px
-from leanface.engine.pool import Pool
+from leanface.engine import device as machine
+from leanface.engine import memory as plan_memory
+from leanface.engine.backends.openvino import precisions
+from leanface.engine.memory import Plan
+from leanface.engine.pool import Pool, choose_device
 from leanface.engine.session import Session
-from leanface.errors import OutputError, UsageError
+from leanface.errors import InputError, OutputError, UsageError
 from leanface.library import Library
 from leanface.pixels import Float
 from leanface.registry import Crop, Model
-from leanface.stages.detect import Detector
-from leanface.types import FileOptions, Image, Options, Precision, Result
+from leanface.stages.detect import Detector, detect
+from leanface.types import Face, FileOptions, Image, Options, Precision, Result
 
 
 class Restorer:
@@ -35,6 +40,8 @@ class Restorer:
         device: ``auto``, ``cpu``, ``gpu`` or ``npu``.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         threads: processor threads; None takes all cores.
+        memory: what the process may take at most, as ``800MB`` or in bytes; None sets no limit. Held on the
+            processor: an option that keeps within it is chosen for each picture before the model is loaded.
         weights: a file or folder of published weights to look at first.
         allow_unverified: take weights whose sum is not the published one.
         options: how pictures are restored; single ones can be changed at each call.
@@ -54,6 +61,7 @@ class Restorer:
         device: str = "auto",
         precision: Precision = "auto",
         threads: int | None = None,
+        memory: str | int | None = None,
         weights: str | os.PathLike[str] | None = None,
         allow_unverified: bool = False,
         options: Options | None = None,
@@ -71,8 +79,10 @@ class Restorer:
             self.chosen += "; `leanface models` shows others and how to get them"
         self.device = device
         self.precision = precision
+        self.memory = plan_memory.parse(memory) if isinstance(memory, str) else memory
         self.options = options or Options()
         self._on_event = on_event or (lambda name, values: None)
+        self._planned: str = precision
         self._pool = Pool(threads=threads)
         self._detector = detector or self._detect
         self._generator = generator or self._open_generator
@@ -86,12 +96,46 @@ class Restorer:
 
         Raises:
             UsageError: not such an array.
+            BudgetError: the memory limit is below what the picture needs.
             DeviceError, ModelError: the model cannot be loaded.
             EngineError: the model fails.
         """
         image = picture if isinstance(picture, Image) else Image(picture)
+        self._planned = self.precision
+        if self.memory is not None:
+            self._planned = self.plan(image.width, image.height, options).option.precision
         tools = pipeline.Tools(self.model, self.size, self._generator, self._detector)
         return pipeline.run(image, tools, options or self.options, self._on_event)
+
+    def detect(self, picture: Image | NDArray[Any], options: Options | None = None) -> tuple[Face, ...]:
+        """The faces of a picture, the largest first, as ``Options.pick`` counts them; no restorer is loaded.
+
+        Args:
+            picture: an Image, or an array [h, w, 3] of uint8 or uint16 in RGB.
+            options: instead of the Restorer's own; only ``threshold`` and ``rotations`` count.
+
+        Raises:
+            UsageError: not such an array.
+        """
+        image, how = picture if isinstance(picture, Image) else Image(picture), options or self.options
+        return tuple(detect(image.pixels, self._detector, how.threshold, how.rotations)[0])
+
+    def plan(self, width: int, height: int, options: Options | None = None) -> Plan:
+        """What a picture of this size will need; arithmetic only, nothing is loaded.
+
+        Raises:
+            BudgetError: more than the memory limit; says the least that would do.
+            UsageError: the model was not measured for the device and precision.
+        """
+        if (choose_device() if self.device == "auto" else self.device) != "cpu":
+            raise UsageError("needs are known for the processor only")
+        able = precisions("cpu")
+        if self.precision != "auto":
+            able = tuple(p for p in able if p == self.precision)
+        return plan_memory.plan(
+            self.model.variant.options, width, height, detect=not (options or self.options).whole,
+            limit=self.memory, precisions=able,
+        )  # fmt: skip
 
     def restore_file(
         self,
@@ -118,9 +162,12 @@ class Restorer:
         source, target, how = Path(source), Path(target), FileOptions(**files)
         check(source, target, how)
         image, origin = imageio.read(source, how)
-        result = self.restore(image, options)
+        options = options or self.options
+        result = self.restore(image, replace(options, keep_crops=options.keep_crops or how.crops is not None))
         before = image if how.compare else None
         del image  # while a large result is encoded, there is no room for the input too
+        if how.crops:
+            crops.write(how.crops, source.name, result, origin, overwrite=how.overwrite)
         return save(target, before, result, origin, how)
 
     def close(self) -> None:
@@ -138,7 +185,7 @@ class Restorer:
     def _open_generator(self) -> Session:
         graph = self._library.graph(self.model, half=self.precision != "fp32")
         return self._pool.session(
-            graph, device=self.device, precision=self.precision, bears=self.model.variant.precisions
+            graph, device=self.device, precision=self._planned, bears=self.model.variant.precisions
         )
 
     def _detect(self, picture: Float) -> Float:
@@ -169,6 +216,48 @@ def restore_file(
         return restorer.restore_file(source, target, overwrite=overwrite)
 
 
+def paste_file(
+    source: str | os.PathLike[str],
+    description: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    strength: float = 1.0,
+    grain: float = 0.0,
+    **files: Any,
+) -> Result:
+    """Blend saved, perhaps edited crops back into the picture that they were taken from; no model runs.
+
+    Args:
+        source: that picture, as it was.
+        description: the JSON file that ``FileOptions.crops`` named; the crops lie beside it. Each may have
+            another size than it had, so long as it is square.
+        target: the result.
+        strength: 0 (the picture) to 1 (the crops).
+        grain: as in ``Options``.
+        files: how files are read and written, as in ``FileOptions``.
+
+    Raises:
+        InputError: a file cannot be read, is no such description, or the picture is another one.
+        OutputError: the target exists, is the source, or cannot be written.
+        UsageError: the target's suffix stands for no format.
+    """
+    source, description, target, how = Path(source), Path(description), Path(target), FileOptions(**files)
+    check(source, target, how)
+    sheet = crops.read(description)
+    image, origin = imageio.read(source, how)
+    if (image.width, image.height) != (sheet.width, sheet.height):
+        size, was = f"{image.width}x{image.height}", f"{sheet.width}x{sheet.height}"
+        raise InputError(f"{source}: is {size}, but the crops are of a picture of {was}")
+    start = time.perf_counter()
+    pasted = pipeline.paste_back(image, sheet.crops(), strength=strength, grain=grain)
+    result = Result(
+        image=pasted, faces=sheet.faces, status="restored" if sheet.faces else "skipped",
+        reason="" if sheet.faces else "no crop to paste", model=sheet.model, device="", precision="",
+        seconds={"paste": time.perf_counter() - start}, peak_bytes=machine.peak_bytes(),
+    )  # fmt: skip
+    return save(target, image if how.compare else None, result, origin, how)
+
+
 def list_models() -> tuple[registry.Variant, ...]:
     """The restorers there are."""
     return tuple(model.variant for model in registry.models("restorer"))
@@ -183,6 +272,8 @@ def check(source: Path, target: Path, files: FileOptions) -> None:
     """
     if target == imageio.STDIO and files.compare:
         raise UsageError("a comparison needs a file of its own, so the result cannot go to standard output")
+    if files.crops:
+        imageio.check_free(files.crops, overwrite=files.overwrite)
     for path in outputs(target, files):
         imageio.check_writable(path, overwrite=files.overwrite)
         if path != imageio.STDIO and path.exists() and source.exists() and path.samefile(source):
@@ -190,7 +281,7 @@ def check(source: Path, target: Path, files: FileOptions) -> None:
 
 
 def outputs(target: Path, files: FileOptions) -> list[Path]:
-    """All files that a job writes."""
+    """All files that a job writes, but for crops."""
     return [target, comparison_path(target)] if files.compare else [target]
 
 

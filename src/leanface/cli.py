@@ -6,16 +6,18 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import signal
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from leanface import __version__
-from leanface.errors import LeanfaceError, UsageError
+from leanface.errors import InputError, LeanfaceError, UsageError
 
 if TYPE_CHECKING:
     from leanface.api import Restorer
@@ -52,11 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     restore.add_argument("--max-faces", type=_positive, metavar="N", help="at most so many, the largest")
     restore.add_argument(
-        "--rotations", action="store_true", help="also look for faces that lie or stand on end"
-    )
-    restore.add_argument(
         "--no-color-match", dest="color_match", action="store_false", help="leave the model's own colours"
     )
+    _add_grain(restore)
     restore.add_argument("--aligned", action="store_true", help="the pictures are ready, aligned face crops")
     restore.add_argument(
         "--strength", type=_number, default=1.0, metavar="0..1", help="0: as it was; default 1"
@@ -64,14 +64,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     restore.add_argument(
         "--min-face", type=int, default=20, metavar="PIXELS", help="leave smaller faces alone; default 20"
     )
+    _add_detection(restore)
     restore.add_argument(
-        "--threshold", type=_number, default=0.8, metavar="0..1", help="least score of a face; default 0.8"
+        "--save-crops", type=Path, metavar="DIR", help="also write each face's crop; see `leanface paste`"
     )
     restore.add_argument("--compare", action="store_true", help="also write before and after side by side")
     restore.add_argument("--report", type=Path, metavar="FILE.jsonl", help="write one line per picture")
     restore.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     _add_common(restore)
     restore.set_defaults(run=_restore)
+
+    detect = commands.add_parser("detect", help="list the faces of pictures by number, as --pick takes them")
+    detect.add_argument("inputs", nargs="+", metavar="INPUT", help="as for restore")
+    detect.add_argument("-r", "--recursive", action="store_true", help="folders in folders too")
+    detect.add_argument("--json", action="store_true", help="one line of JSON per picture")
+    _add_detection(detect)
+    detect.add_argument("--first-frame", action="store_true", help="of several frames or pages, the first")
+    detect.add_argument("--allow-8bit", action="store_true", help="take pictures that would lose depth")
+    detect.add_argument("--max-pixels", type=_positive, metavar="N", help="refuse larger pictures")
+    detect.set_defaults(run=_detect)
+
+    paste = commands.add_parser("paste", help="put saved, perhaps edited crops back into their picture")
+    paste.add_argument("picture", type=Path, help="the picture as it was before restoring")
+    paste.add_argument("crops", type=Path, metavar="CROPS.json", help="from --save-crops, beside the crops")
+    paste.add_argument("-o", "--output", type=Path, required=True, help="the result")
+    paste.add_argument("--strength", type=_number, default=1.0, metavar="0..1", help="default 1: the crops")
+    _add_grain(paste)
+    _add_form(paste)
+    paste.add_argument("--max-pixels", type=_positive, metavar="N", help="refuse larger pictures")
+    paste.add_argument("--overwrite", action="store_true", help="replace a result that exists already")
+    paste.set_defaults(run=_paste)
+
+    plan = commands.add_parser("plan", help="what a picture will need, before anything is loaded")
+    plan.add_argument("picture", metavar="PICTURE|WxH", help="a file, or a size as 6000x4000")
+    plan.add_argument(
+        "--faces", default="all", choices=("all", "none"), help="none: without looking for faces"
+    )
+    _add_common(plan)
+    plan.set_defaults(run=_plan)
 
     doctor = commands.add_parser("doctor", help="what is on this machine, and what auto would do")
     doctor.set_defaults(run=_doctor)
@@ -91,6 +121,35 @@ def _add_files(restore: argparse.ArgumentParser) -> None:
     )
     names.add_argument("--name", metavar="PATTERN", help="names of results, such as '{stem}_r'")
     files.add_argument("--format", choices=("jpg", "png", "webp", "tif", "bmp", "avif", "heic"))
+    _add_form(files)
+    files.add_argument("--dry-run", action="store_true", help="only show what would be written where")
+    files.add_argument(
+        "--resume", action="store_true",
+        help="go on where an earlier run with this option and the same output folder was stopped",
+    )  # fmt: skip
+    files.add_argument("--fail-fast", action="store_true", help="stop at the first picture that fails")
+    files.add_argument(
+        "--shard", type=_shard, metavar="I/N", help="take every N-th picture from the I-th, one machine each"
+    )
+
+
+def _add_detection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rotations", action="store_true", help="also look for faces that lie or stand on end"
+    )
+    parser.add_argument(
+        "--threshold", type=_number, default=0.8, metavar="0..1", help="least score of a face; default 0.8"
+    )
+
+
+def _add_grain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grain", type=_number, default=0.0, metavar="0..1", help="put back the picture's noise; default 0"
+    )
+
+
+def _add_form(files: argparse._ActionsContainer) -> None:
+    """How pictures are read and encoded."""
     files.add_argument(
         "--quality", type=_positive, metavar="1..100", help="default: that of a source JPEG, else 95"
     )
@@ -100,15 +159,6 @@ def _add_files(restore: argparse.ArgumentParser) -> None:
     )
     files.add_argument(
         "--first-frame", action="store_true", help="of animations and several pages, take the first"
-    )
-    files.add_argument("--dry-run", action="store_true", help="only show what would be written where")
-    files.add_argument(
-        "--resume", action="store_true",
-        help="go on where an earlier run with this option and the same output folder was stopped",
-    )  # fmt: skip
-    files.add_argument("--fail-fast", action="store_true", help="stop at the first picture that fails")
-    files.add_argument(
-        "--shard", type=_shard, metavar="I/N", help="take every N-th picture from the I-th, one machine each"
     )
 
 
@@ -181,6 +231,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_positive, metavar="N", help="processor threads; default: all cores"
     )
+    parser.add_argument(
+        "--memory", metavar="800MB", help="what the process may take at most (on a processor)"
+    )
     parser.add_argument("--max-pixels", type=_positive, metavar="N", help="refuse larger pictures")
     parser.add_argument("--overwrite", action="store_true", help="replace results that exist already")
 
@@ -239,11 +292,16 @@ def _restore(values: argparse.Namespace) -> int:
         faces=values.faces, aligned=values.aligned, strength=values.strength, min_face=values.min_face,
         threshold=values.threshold, pick=values.pick, max_faces=values.max_faces,
         rotations=(0, 90, 180, 270) if values.rotations else (0,), color_match=values.color_match,
+        grain=values.grain, keep_crops=values.save_crops is not None,
     )  # fmt: skip
     name = f"{{stem}}{values.suffix}" if values.suffix is not None else values.name
     work = batch.plan(
         values.inputs, values.output, recursive=values.recursive, name=name, format=values.format or ""
     )
+    if values.save_crops:
+        if values.resume:
+            raise UsageError("--save-crops does not go with --resume, which keeps account of results only")
+        work = batch.with_crops(work, values.save_crops)
     if values.shard:
         work = batch.shard(work, *values.shard)
     files = FileOptions(
@@ -283,6 +341,56 @@ def _restore(values: argparse.Namespace) -> int:
     return _exit_code(progress.counts)
 
 
+def _detect(values: argparse.Namespace) -> int:
+    import json
+
+    from leanface import batch, imageio
+    from leanface.api import Restorer
+    from leanface.library import EMBEDDED
+    from leanface.types import FileOptions, Options
+
+    rotations = (0, 90, 180, 270) if values.rotations else (0,)
+    options = Options(threshold=values.threshold, rotations=rotations)
+    files = FileOptions(first_frame=values.first_frame, allow_8bit=values.allow_8bit, **_limits(values))
+    counts: Counter[str] = Counter()
+    stream = _messages([])
+    with Restorer(EMBEDDED, options=options) as restorer:
+        for path in batch.expand(values.inputs, recursive=values.recursive):
+            try:
+                faces = restorer.detect(imageio.read(path, files)[0])
+            except InputError as error:
+                counts["failed"] += 1
+                _error(str(error))
+                continue
+            counts["read"] += 1
+            if values.json:
+                found = [{"number": n, **asdict(face)} for n, face in enumerate(faces, 1)]
+                print(json.dumps({"input": str(path), "faces": found}), file=stream)
+                continue
+            print(f"{path}: {len(faces) or 'no'} face{'s' * (len(faces) != 1)}", file=stream)
+            for number, face in enumerate(faces, 1):
+                left, top, right, bottom = (round(v) for v in face.box)
+                print(f"{number:5}  {left},{top} to {right},{bottom}  score {face.score:.2f}", file=stream)
+    return _exit_code(counts)
+
+
+def _paste(values: argparse.Namespace) -> int:
+    from leanface.api import paste_file
+    from leanface.batch import Job
+
+    result = paste_file(
+        values.picture, values.crops, values.output, strength=values.strength, grain=values.grain,
+        overwrite=values.overwrite, quality=values.quality, strip_metadata=values.strip_metadata,
+        allow_8bit=values.allow_8bit, first_frame=values.first_frame, **_limits(values),
+    )  # fmt: skip
+    stream = _messages([Job(values.picture, values.output)])
+    for note in result.notes:
+        print(f"{values.picture}: {note}", file=stream)
+    what = f"{result.restored} faces pasted" if result.faces else f"unchanged, {result.reason}"
+    print(f"{values.picture} -> {values.output}: {what}", file=stream)
+    return 0
+
+
 def _report(values: argparse.Namespace) -> TextIO:
     from leanface.imageio import READABLE
 
@@ -301,8 +409,6 @@ def _report(values: argparse.Namespace) -> TextIO:
 def _journal(
     values: argparse.Namespace, restorer: Restorer, files: FileOptions, work: Sequence[Job]
 ) -> Journal | None:
-    from dataclasses import asdict
-
     from leanface import batch
 
     if not values.resume:
@@ -314,7 +420,7 @@ def _journal(
         "model": restorer.model.variant.id, "size": restorer.size, "precision": restorer.precision,
         **asdict(restorer.options), **asdict(files),
     }  # fmt: skip
-    for name in ("overwrite", "max_pixels", "compare"):  # these change no result
+    for name in ("overwrite", "max_pixels", "compare", "crops", "keep_crops"):  # these change no result
         del settings[name]
     part = "-{}of{}".format(*values.shard) if values.shard else ""
     return batch.Journal(folder, settings, part)
@@ -391,6 +497,21 @@ def _inference_gpen(values: argparse.Namespace) -> int:
             else:
                 _error(outcome.reason)
     return _exit_code(counts)
+
+
+def _plan(values: argparse.Namespace) -> int:
+    from leanface.imageio import size_of
+    from leanface.types import Options
+
+    match = re.fullmatch(r"(\d+)x(\d+)", values.picture)
+    width, height = (int(match[1]), int(match[2])) if match else size_of(Path(values.picture))
+    with _restorer(values, Options(faces=values.faces)) as restorer:
+        plan = restorer.plan(width, height)
+        print(f"{restorer.model.variant.id} in {plan.option.precision}, {width}x{height}")
+    for stage, need in plan.stages.items():
+        print(f"  {stage:8}{need / 1e6:7.0f} MB")
+    print(f"  {'peak':8}{plan.peak / 1e6:7.0f} MB")
+    return 0
 
 
 def _doctor(values: argparse.Namespace) -> int:
@@ -520,7 +641,8 @@ def _restorer(values: argparse.Namespace, options: Any, on_event: Any = None) ->
 
     return Restorer(
         values.model, size=values.size, device=values.device, precision=values.precision,
-        threads=values.threads, weights=values.weights, allow_unverified=values.allow_unverified,
+        threads=values.threads, memory=values.memory, weights=values.weights,
+        allow_unverified=values.allow_unverified,
         options=options, on_event=on_event,
     )  # fmt: skip
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ from leanface.pixels import Float, Matrix
 from leanface.registry import Crop, Model
 from leanface.stages.align import crop as take_crop
 from leanface.stages.align import fit, fitted, similarity
-from leanface.stages.blend import feather, match_color, paste
+from leanface.stages.blend import add_grain, feather, match_color, paste
 from leanface.stages.detect import Detector, detect
 from leanface.stages.restore import restore
-from leanface.types import Face, FaceReport, Image, Options, Result
+from leanface.types import Face, FaceCrop, FaceReport, Image, Options, Result
 
 Event = Callable[[str, dict[str, Any]], None]
 """Told what has just happened: ``detected`` (faces), ``resized`` (width, height), ``loaded`` ()."""
@@ -73,6 +73,30 @@ def run(image: Image, tools: Tools, options: Options, event: Event) -> Result:
     return _faces(image, tools, options, event, clock)
 
 
+def paste_back(
+    image: Image, crops: Iterable[tuple[Matrix, Image]], *, strength: float = 1.0, grain: float = 0.0
+) -> Image:
+    """A picture with ready crops blended in as restored ones are, later ones on top.
+
+    Args:
+        image: the picture; untouched.
+        crops: square pictures, each with the [2, 3] matrix from picture to crop coordinates.
+        strength: 0 (the picture) to 1 (the crops).
+        grain: as in ``Options``.
+    """
+    out = image.pixels.copy()
+    for matrix, crop in crops:
+        restored = px.to_float(crop.pixels)
+        if image.gray:
+            restored = np.repeat(px.luminance(restored)[..., None], 3, axis=2)
+        taken = take_crop(image.pixels, matrix, crop.width)
+        mask = feather(crop.width)
+        paste(out, image.pixels, matrix, taken, restored, strength=strength, mask=mask)
+        if grain:
+            add_grain(out, image.pixels, matrix, mask, amount=grain)
+    return replace(image, pixels=out)
+
+
 def looks_unlike_portrait(image: Image) -> bool:
     """Whether a picture is too wide or too tall to be one upright portrait."""
     return not 0.55 <= image.width / image.height <= 1.15
@@ -88,6 +112,7 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
 
     out = image.pixels
     session = None
+    crops: list[FaceCrop] = []
     if chosen and options.strength > 0:
         out = image.pixels.copy()
         session = _load(tools, clock, event)
@@ -101,12 +126,19 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
                 if options.color_match:
                     restored = match_color(crop, restored)
                 paste(out, image.pixels, matrix, crop, restored, strength=options.strength, mask=mask)
+                if options.grain:
+                    add_grain(out, image.pixels, matrix, mask, amount=options.grain)
+            if options.keep_crops:
+                number, rows = found.index(face) + 1, tuple(tuple(map(float, row)) for row in matrix)
+                taken, made = (px.to_depth(pixels, out.dtype) for pixels in (crop, restored))
+                crops.insert(0, FaceCrop(number, face, rows, taken, made))
     reports |= {id(face): FaceReport(face.box, face.score, "restored") for face in chosen}
     faces = tuple(reports[id(f)] for f in sorted([*found, *(f for f, _ in dropped)], key=lambda f: -f.size))
     reason = ""
     if not chosen:
         reason = "no face found" if not found else f"no face chosen of {len(found)} found"
-    return _result(Image(out, image.alpha, image.gray), faces, reason, tools, session, clock)
+    result = _result(Image(out, image.alpha, image.gray), faces, reason, tools, session, clock)
+    return replace(result, crops=tuple(crops))
 
 
 def select(

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from leanface.engine.memory import Option
 from leanface.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Variant:
         sizes: sides of the square crops it takes, in pixels, the usual one first.
         asset: its graph file inside the package; empty for published weights, which ``files`` names.
         files: ids in the manifest of weights, each of which gives the whole network; the best one first.
+        options: ways to run it on a processor, from the best to the leanest, with what each costs.
         build: makes its graph from the arrays of such a file; None runs a published graph as it is.
         licence: of its weights, as an SPDX identifier or in words.
         origin: where its weights come from.
@@ -74,6 +76,7 @@ class Variant:
     about: str
     asset: str = ""
     files: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
     build: Build | None = None
 
 

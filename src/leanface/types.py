@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from leanface.errors import UsageError
@@ -92,6 +93,8 @@ class Options:
         max_faces: at most so many, the largest.
         rotations: turns of the picture, in degrees against the clock, at which faces are looked for.
         color_match: the restored face takes on the colours of its surroundings.
+        grain: how much of the noise that the picture has and the restored face lacks is put back, 0 to 1.
+        keep_crops: the result holds each restored face's crop, before and after.
         min_face: faces whose longer side is below this many pixels are left alone.
         threshold: the detector's least confidence, 0 to 1.
     """
@@ -103,13 +106,15 @@ class Options:
     max_faces: int | None = None
     rotations: tuple[int, ...] = (0,)
     color_match: bool = True
+    grain: float = 0.0
+    keep_crops: bool = False
     min_face: int = 20
     threshold: float = 0.8
 
     def __post_init__(self) -> None:
         if self.faces not in get_args(Faces):
             raise UsageError(f"faces must be one of {', '.join(get_args(Faces))}, not {self.faces!r}")
-        for name in ("strength", "threshold"):
+        for name in ("strength", "threshold", "grain"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} must lie between 0 and 1, not {getattr(self, name):g}")
         if any(number < 1 for number in self.pick):
@@ -120,6 +125,8 @@ class Options:
             raise UsageError(f"rotations must be among 0, 90, 180 and 270 degrees, not {self.rotations}")
         if self.min_face < 0:
             raise UsageError(f"min_face must be 0 or more pixels, not {self.min_face}")
+        if self.whole and (self.keep_crops or self.grain):
+            raise UsageError("crops and grain are of faces that are found; no face is looked for here")
 
     @property
     def whole(self) -> bool:
@@ -144,6 +151,7 @@ class FileOptions:
         allow_8bit: take or write 8 bits a channel, with a note, where more cannot be kept.
         first_frame: take the first frame or page, with a note, of files that hold several.
         format: suffix of the format of a result that goes to standard output; empty takes the source's.
+        crops: where the crops of the faces are described, a JSON file; they are written beside it.
     """
 
     overwrite: bool = False
@@ -154,6 +162,7 @@ class FileOptions:
     allow_8bit: bool = False
     first_frame: bool = False
     format: str = ""
+    crops: Path | None = None
 
     def __post_init__(self) -> None:
         if self.quality is not None and not 1 <= self.quality <= 100:
@@ -171,6 +180,25 @@ class FaceReport:
 
 
 @dataclass(frozen=True, eq=False)
+class FaceCrop:
+    """A restored face as a square picture of its own.
+
+    Attributes:
+        number: of the face, as ``Options.pick`` takes it.
+        face: where it is in the picture.
+        matrix: two rows of three, from picture to crop coordinates.
+        taken: [size, size, 3] RGB as it was in the picture, of the picture's type.
+        restored: the same after restoring, as it was blended in at strength 1.
+    """
+
+    number: int
+    face: Face
+    matrix: tuple[tuple[float, ...], ...]
+    taken: NDArray[Any]
+    restored: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
 class Result:
     """A restored picture and how it came about.
 
@@ -182,6 +210,7 @@ class Result:
         seconds: time by stage.
         peak_bytes: the process's largest resident memory so far.
         notes: lines a user should read.
+        crops: of the restored faces, larger ones first; only where ``Options.keep_crops`` asks for them.
     """
 
     image: Image
@@ -194,6 +223,7 @@ class Result:
     seconds: Mapping[str, float] = field(default_factory=dict)
     peak_bytes: int = 0
     notes: tuple[str, ...] = ()
+    crops: tuple[FaceCrop, ...] = ()
 
     @property
     def restored(self) -> int:

@@ -6,7 +6,7 @@ import glob
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leanface import imageio
@@ -20,10 +20,11 @@ _LONGEST_NAME = 240  # bytes: file systems take 255, and a comparison's name is 
 
 @dataclass(frozen=True)
 class Job:
-    """One picture to restore and where its result goes."""
+    """One picture to restore, where its result goes, and where the crops of its faces are described."""
 
     source: Path
     target: Path
+    crops: Path | None = None
 
 
 def plan(
@@ -195,6 +196,19 @@ def distinct(work: Iterable[Job]) -> list[Job]:
         taken |= {_key(target), _key(comparison_path(target))}
         made.append(Job(job.source, target))
     return made
+
+
+def with_crops(work: Sequence[Job], folder: Path) -> list[Job]:
+    """The jobs, each with a JSON file of its own in that folder, named after the picture.
+
+    Raises:
+        UsageError: the folder is one of pictures or results, among which crops would be taken for such.
+    """
+    here = folder.resolve()
+    if any(path.parent.resolve() == here for job in work for path in (job.source, job.target)):
+        raise UsageError(f"{folder}: holds pictures or results; crops need a folder of their own")
+    named = distinct(Job(job.source, _named(folder, "{stem}", job.source, ".json")) for job in work)
+    return [replace(job, crops=name.target) for job, name in zip(work, named, strict=True)]
 
 
 def _key(path: Path) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from leanface import imageio
+from leanface import crops, imageio
 from leanface.api import Restorer, check, outputs, save
 from leanface.batch.journal import Journal, digest_of
 from leanface.batch.naming import Job
-from leanface.errors import EngineError, InputError, LeanfaceError, OutputError, UsageError
+from leanface.errors import BudgetError, EngineError, InputError, LeanfaceError, OutputError, UsageError
 from leanface.types import FileOptions, Image, Result
 
 _ALONE = 200_000_000  # bytes: pictures above this are worked on one at a time, since memory is the bottleneck
@@ -183,6 +183,7 @@ def _admitted(
         if state == "finished":
             return None
         files = replace(files, overwrite=files.overwrite or state == "broken")
+    files = replace(files, crops=job.crops)
     check(job.source, job.target, files)
     return files, digest
 
@@ -209,7 +210,8 @@ def _restored(
         return lambda: outcome
     job, origin, files, digest = picture.job, picture.origin, picture.files, picture.digest
     try:
-        result = restorer.restore(picture.image)
+        options = replace(restorer.options, keep_crops=files.crops is not None)
+        result = restorer.restore(picture.image, options)
     except Exception as error:
         failed = Outcome(job, None, _own(error, job))
         return lambda: failed
@@ -221,17 +223,19 @@ def _restored(
 
     def finish() -> Outcome:
         try:
+            if files.crops:
+                crops.write(files.crops, job.source.name, result, origin, overwrite=files.overwrite)
             saved = save(job.target, before, result, origin, files, whole)
         except Exception as error:
             return Outcome(job, None, _own(error, job))
-        return Outcome(job, replace(saved, image=_NO_PIXELS))
+        return Outcome(job, replace(saved, image=_NO_PIXELS, crops=()))
 
     return finish
 
 
 def _own(error: Exception, job: Job) -> LeanfaceError:
     """The error that ends one picture only; any other is raised again."""
-    if isinstance(error, (InputError, OutputError, UsageError, EngineError)):
+    if isinstance(error, (InputError, OutputError, UsageError, EngineError, BudgetError)):
         return error
     if isinstance(error, MemoryError):
         return EngineError(f"{job.source}: there is not enough memory for it")

@@ -15,9 +15,9 @@ from leanface.errors import BudgetError, UsageError
 RUNTIME = 80_000_000
 """Bytes of a process that has loaded Python, NumPy, Pillow and OpenVINO, and no network."""
 
-DETECTOR = 160_000_000
-"""Bytes that the detector adds at its larger size."""
-
+_DETECTOR = 30_000_000
+_DETECTOR_PIXEL = 55  # bytes a pixel of the detector's copy of the picture
+_DETECTOR_SIDE = 1280  # of that copy at most, in pixels
 _DECODING = 4 + 3  # bytes a pixel at 8 bits: Pillow's copy and ours
 _WORKING = 3 + 3  # the picture and the result
 _ENCODING = 3 + 4  # the result, and Pillow's copy of it
@@ -33,12 +33,10 @@ class Option:
     Attributes:
         precision: ``fp32`` or ``bf16``.
         peak: resident bytes of the whole process while it restores a small picture, measured.
-        seconds: for one crop on the machine that measured it, for comparing options.
     """
 
     precision: str
     peak: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def plan(
         BudgetError: none keeps within it; says the least that would do.
     """
     able = [option for option in options if option.precision in precisions]
-    fitting = [_predict(option, width * height, detect, limit) for option in able]
+    fitting = [_predict(option, width, height, detect, limit) for option in able]
     if not fitting:
         raise UsageError(f"no option of this model runs in {' or '.join(precisions)}")
     for candidate in fitting:
@@ -101,11 +99,13 @@ def parse(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2] or ""])
 
 
-def _predict(option: Option, pixels: int, detect: bool, limit: int | None) -> Plan:
+def _predict(option: Option, width: int, height: int, detect: bool, limit: int | None) -> Plan:
+    pixels = width * height
+    seen = pixels * min(1.0, _DETECTOR_SIDE / max(width, height)) ** 2
+    beside = _DETECTOR + round(_DETECTOR_PIXEL * seen) if detect else 0
     stages = {"decode": RUNTIME + _DECODING * pixels}
     if detect:
-        stages["detect"] = RUNTIME + DETECTOR + 3 * pixels
-    beside = DETECTOR if detect else 0
+        stages["detect"] = RUNTIME + beside + 3 * pixels
     stages["restore"] = option.peak + beside + _WORKING * pixels
     stages["encode"] = option.peak + beside + _ENCODING * pixels
     return Plan(option, {name: round(_MARGIN * need) for name, need in stages.items()}, limit)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leanface import pixels as px
+from leanface.engine.memory import Option
 from leanface.engine.session import Tensors
 from leanface.pixels import Float
 from leanface.registry import Crop, Family, Variant
@@ -53,12 +54,14 @@ def _build(size: int, weights: Weights, *, name: str, half: bool, **metadata: st
     return graph
 
 
-def _variant(size: int, *files: str, about: str) -> Variant:
+def _variant(size: int, *files: str, bf16: int, fp32: int, about: str) -> Variant:
+    """A size; ``bf16`` and ``fp32`` are what a process needs with it, in MB (10^6 bytes)."""
     settings: dict[str, Any] = {
         "licence": "none stated: non-commercial",
         "origin": "yangxy/GPEN",
         "precisions": ("fp32", "bf16", "fp16"),
         "build": partial(_build, size),
+        "options": (Option("bf16", bf16 * 10**6), Option("fp32", fp32 * 10**6)),
     }
     return Variant(id=f"gpen-{size}", sizes=(size,), files=files, about=about, **settings)
 
@@ -70,9 +73,23 @@ FAMILY = Family(
     prepare=_prepare,
     finish=_finish,
     variants=(
-        _variant(512, "gpen-512", "gpen-512-onnx", about="strong on heavy damage; the usual choice"),
-        _variant(256, "gpen-256", "gpen-256-onnx", about="small faces, four times less work"),
-        _variant(1024, "gpen-1024", "gpen-1024-onnx", about="close-ups"),
-        _variant(2048, "gpen-2048", "gpen-2048-onnx", about="large close-ups"),
+        _variant(
+            512,
+            "gpen-512",
+            "gpen-512-onnx",
+            bf16=792,
+            fp32=941,
+            about="strong on heavy damage; the usual choice",
+        ),
+        _variant(
+            256,
+            "gpen-256",
+            "gpen-256-onnx",
+            bf16=332,
+            fp32=332,
+            about="small faces, four times less work",
+        ),
+        _variant(1024, "gpen-1024", "gpen-1024-onnx", bf16=969, fp32=1198, about="close-ups"),
+        _variant(2048, "gpen-2048", "gpen-2048-onnx", bf16=1504, fp32=1879, about="large close-ups"),
     ),
 )

@@ -7,6 +7,7 @@ How it is made: ``training/``.
 from __future__ import annotations
 
 from leanface import pixels as px
+from leanface.engine.memory import Option
 from leanface.engine.session import Tensors
 from leanface.pixels import Float
 from leanface.registry import FFHQ, Crop, Family, Variant
@@ -34,6 +35,7 @@ FAMILY = Family(
             licence="research and personal use",
             origin="leanface, from Real-ESRGAN",
             precisions=("fp32", "bf16", "fp16"),
+            options=(Option("bf16", 225_000_000), Option("fp32", 239_000_000)),
             about="embedded: quick, natural, for light and medium damage",
         ),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from leanface import pixels as px
+from leanface.engine.memory import Option
 from leanface.engine.session import Tensors
 from leanface.pixels import Float
 from leanface.registry import FFHQ, Crop, Family, Variant
@@ -78,6 +79,7 @@ FAMILY = Family(
             licence="BSD-3-Clause",
             origin="xinntao/Real-ESRGAN",
             precisions=("fp32", "bf16"),
+            options=(Option("bf16", 565_000_000), Option("fp32", 804_000_000)),
             about="embedded: crisp on light and medium damage, slower",
         ),
     ),

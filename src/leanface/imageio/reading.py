@@ -60,6 +60,17 @@ def read(path: Path, files: FileOptions | None = None) -> tuple[Image, Origin]:
     return decode(content(path), path, files)
 
 
+def size_of(path: Path) -> tuple[int, int]:
+    """Upright width and height of a picture, without decoding it.
+
+    Raises:
+        InputError: as ``read`` does for files that are no pictures.
+    """
+    with _own_pixel_limit(), _open(content(path), str(path)) as opened:
+        width, height = opened.size
+        return (height, width) if _orientation(opened) in (5, 6, 7, 8) else (width, height)
+
+
 def decode(data: bytes, path: Path, files: FileOptions | None = None) -> tuple[Image, Origin]:
     """The picture in a file's bytes; ``path`` is for messages."""
     with _own_pixel_limit():

@@ -29,7 +29,7 @@ from leanface.types import FileOptions, Image
 _PART = ".leanface-{}.part"
 _XMP_KEY = b"XML:com.adobe.xmp\0\0\0\0\0"  # keyword, not compressed, no language, no translation
 _JPEG_SEGMENT = 65_533  # bytes
-_LARGE = 48_000_000  # values; the best Huffman tables take all coefficients at once, twice the picture's size
+_LARGE = 12_000_000  # values; the best Huffman tables take all coefficients at once, twice the picture's size
 _HOMES = {
     "photoshop": ("IPTC or Photoshop's data", ("JPEG", "TIFF")),
     "comment": ("the comment", ("JPEG",)),
@@ -45,9 +45,17 @@ def check_writable(path: Path, *, overwrite: bool) -> None:
         UsageError: a suffix whose format cannot be written.
         OutputError: it is a folder, or it exists and may not be overwritten.
     """
-    if path == STDIO:
-        return
-    format_of(path)
+    if path != STDIO:
+        format_of(path)
+        check_free(path, overwrite=overwrite)
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Refuse a name that is taken.
+
+    Raises:
+        OutputError: it is a folder, or it exists and may not be overwritten.
+    """
     if path.is_dir():
         raise OutputError(f"{path}: is a folder")
     if os.path.lexists(path) and not overwrite:
@@ -83,21 +91,40 @@ def write(
     if path == STDIO:
         return _to_stdout(image, origin, files)
     kind = format_of(path)
+    with _whole(path, overwrite=files.overwrite, whole=whole) as stream:
+        return encode(stream, kind, image, origin, files, name=str(path))
+
+
+def write_text(path: Path, text: str, *, overwrite: bool) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        OutputError: the target exists, or it cannot be written.
+    """
+    check_free(path, overwrite=overwrite)
+    with _whole(path, overwrite=overwrite) as stream:
+        stream.write(text.encode())
+
+
+@contextlib.contextmanager
+def _whole(
+    path: Path, *, overwrite: bool, whole: Callable[[Path, Path], None] | None = None
+) -> Iterator[IO[bytes]]:
+    """A file that gets its name when it is complete."""
     temporary = path.with_name(_PART.format(secrets.token_hex(8)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _claimed(temporary):
             with temporary.open("wb") as stream:
-                notes = encode(stream, kind, image, origin, files, name=str(path))
+                yield stream
             if whole:
                 whole(temporary, path)
-            _publish(temporary, path, overwrite=files.overwrite)
+            _publish(temporary, path, overwrite=overwrite)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror or error})") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-    return notes
 
 
 def _to_stdout(image: Image, origin: Origin, files: FileOptions) -> tuple[str, ...]:
@@ -123,7 +150,7 @@ def _publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
         except FileExistsError:
             raise OutputError(f"{path}: exists already; --overwrite replaces it") from None
         except OSError:  # a file system without hard links
-            check_writable(path, overwrite=False)
+            check_free(path, overwrite=False)
     temporary.replace(path)
 
 

@@ -7,6 +7,7 @@ as the network took it for noise. A network that changes nothing therefore chang
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,9 @@ _FLAT = (0.1 / 255) ** 2  # mean square below which a crop has no detail to keep
 _RING = (0.5, 0.95)  # where colours are compared, as shares of the way to the border
 _LEAST_SPREAD = 2 / 255  # so that an even background is not stretched
 _ONE_TONE = 2 / 255  # error up to which a crop counts as one tone
+_NOISE_SAMPLES = 1 << 18  # pixels that an estimate of noise looks at
+_NOISE_KERNEL = ((1, -2, 1), (-2, 4, -2), (1, -2, 1))
+_NOISE_GAIN = 0.6745 * 6  # median of its absolute answer to normal noise of spread 1
 _CORE = 0.78  # the mask is 1 up to this share of the way from the crop's centre to its border
 
 
@@ -67,9 +71,7 @@ def paste(
     rows = max(1, _BAND // (x1 - x0))
     for top in range(y0, y1, rows):
         bottom = min(y1, top + rows)
-        shifted = to_stack.copy()
-        shifted[:, 2] += to_stack[:, :2] @ [x0, top]
-        warped = px.warp(stack, shifted, x1 - x0, bottom - top)
+        warped = px.warp(stack, _from(to_stack, x0, top), x1 - x0, bottom - top)
         own = px.to_float(picture[top:bottom, x0:x1])
         new = own + warped[..., :3]
         if lost:
@@ -82,6 +84,72 @@ def paste(
             inside = weight[..., 0] > 1 / 1024
             before = px.to_float(target)
             target[inside] = px.to_depth((before + weight * (new - before))[inside], out.dtype)
+
+
+def add_grain(
+    out: NDArray[Any], picture: NDArray[Any], matrix: Matrix, mask: Float, *, amount: float
+) -> None:
+    """Give a pasted face the noise that its picture has and it lacks, so that it does not look put in.
+
+    The noise is the same in every channel and, for a face at that place, always the same.
+
+    Args:
+        out: [h, w, 3] with the crop pasted, changed in place where the mask is not 0.
+        picture: [h, w, 3] of the same type, the picture that the crop was taken from.
+        matrix: [2, 3] from picture to crop coordinates.
+        mask: [size, size] in [0, 1], as it was pasted with.
+        amount: 0 (none) to 1 (all that lacks).
+    """
+    x0, y0, x1, y1 = _rectangle(matrix, mask.shape[0], picture.shape)
+    if x0 >= x1 or y0 >= y1:
+        return
+    wanted, there = (_noise(pixels[y0:y1, x0:x1], mask, _from(matrix, x0, y0)) for pixels in (picture, out))
+    if there >= wanted:
+        return
+    random = np.random.default_rng([x0, y0, x1, y1])
+    rows = max(1, _BAND // (x1 - x0))
+    for top in range(y0, y1, rows):
+        bottom = min(y1, top + rows)
+        weight = px.warp(mask[..., None], _from(matrix, x0, top), x1 - x0, bottom - top, smooth=False)[..., 0]
+        drawn = random.standard_normal(weight.shape, np.float32)
+        # Along the soft edge the picture's own noise is partly there still: the spreads mix as the pixels do.
+        mixed = wanted + weight * np.float32(there - wanted)
+        drawn *= np.float32(amount) * np.sqrt(np.maximum(0, np.float32(wanted**2) - mixed * mixed))
+        target, inside = out[top:bottom, x0:x1], weight > 1 / 1024
+        target[inside] = px.to_depth(px.to_float(target[inside]) + drawn[inside][:, None], out.dtype)
+
+
+def _noise(area: NDArray[Any], mask: Float, matrix: Matrix) -> float:
+    """The spread of the noise of an area's luminance, in [0, 1], where the mask is above a half.
+
+    Immerkaer, "Fast noise variance estimation", 1996: a kernel that neither flat nor sloping areas answer to.
+    The median of the answer instead of its mean, so that edges do not count either; at a bounded number of
+    places.
+
+    Args:
+        area: [h, w, 3].
+        mask: [size, size].
+        matrix: [2, 3] from the area to the mask.
+    """
+    height, width = area.shape[0] - 2, area.shape[1] - 2
+    if height < 1 or width < 1:
+        return 0.0
+    step = math.ceil(math.sqrt(height * width / _NOISE_SAMPLES))
+    answer = np.zeros((len(range(0, height, step)), len(range(0, width, step))), np.float32)
+    for y, row in enumerate(_NOISE_KERNEL):
+        for x, factor in enumerate(row):
+            answer += factor * px.luminance(px.to_float(area[y : y + height : step, x : x + width : step]))
+    places = _from(matrix, 1.5 - step / 2, 1.5 - step / 2) @ np.diag([step, step, 1])
+    weight = px.warp(mask[..., None], places, answer.shape[1], answer.shape[0], smooth=False)[..., 0]
+    seen = np.abs(answer[weight > 0.5])
+    return float(np.median(seen)) / _NOISE_GAIN if seen.size else 0.0
+
+
+def _from(matrix: Matrix, x: float, y: float) -> Matrix:
+    """The matrix for coordinates that count from x, y."""
+    shifted: Matrix = matrix.copy()
+    shifted[:, 2] += matrix[:, :2] @ [x, y]
+    return shifted
 
 
 @cache

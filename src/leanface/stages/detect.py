@@ -60,7 +60,7 @@ def _candidates(picture: NDArray[Any], detector: Detector, threshold: float) -> 
 
 
 def _turned_back(face: Face, turns: int, width: int, height: int) -> Face:
-    """A face found on a picture of width x height after quarter turns against the clock, where it really is."""
+    """A face found on a picture of width x height after quarter turns against the clock, as it lies."""
 
     def back(x: float, y: float) -> tuple[float, float]:
         return ((x, y), (width - y, x), (width - x, height - y), (y, height - x))[turns]

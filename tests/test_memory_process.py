@@ -1,0 +1,92 @@
+"""What a process really takes, measured from outside the code that predicts it: one process per figure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
+
+WIDTH, HEIGHT = 4000, 3000
+
+# Faces of 300 pixels in a grid, through a generator that inverts; then the peak in bytes.
+ONE_PICTURE = """
+import sys
+import numpy as np
+from leanface import Restorer
+from leanface.engine.device import peak_bytes
+from tests.test_matrix import Generator, invert
+from tests.test_pipeline import row
+
+source, target, count, wide = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+faces = [row(100 + 750 * (i % 5), 100 + 700 * (i // 5), 300) for i in range(count)]
+
+def detect(picture):
+    rows = np.array(faces, np.float32) * (picture.shape[1] / wide)
+    rows[:, 4] = 0.95
+    return rows
+
+with Restorer("lite", detector=detect, generator=lambda: Generator(invert)) as restorer:
+    result = restorer.restore_file(source, target)
+assert result.restored == count, result.faces
+print(peak_bytes())
+"""
+
+# The embedded networks over pictures of twelve sizes, a face in each; resident bytes after each.
+MANY_PICTURES = """
+from pathlib import Path
+from leanface import Restorer, imageio
+from leanface.engine.device import resident_bytes
+
+picture = imageio.read(Path("samples/astronaut.png"))[0].pixels
+sizes = [(height, width) for height in (200, 300, 400) for width in (300, 350, 400, 500)]
+with Restorer("lite", precision="fp32") as restorer:
+    for number in range(60):
+        height, width = sizes[number * 5 % 12]
+        assert restorer.restore(picture[:height, :width]).restored == 1
+        print(resident_bytes())
+"""
+
+
+def run(code: str, *arguments: object) -> list[int]:
+    """The numbers that a fresh process prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_a_large_picture_costs_little_more_than_itself_however_many_faces(
+    suffix: str, tmp_path: Path
+) -> None:
+    y, x = np.ogrid[:HEIGHT, :WIDTH]
+    planes = [(x * 255 // WIDTH + 0 * y), (y * 255 // HEIGHT + 0 * x), ((x ^ y) & 255)]
+    picture = np.stack(planes, axis=2).astype(np.uint8)
+    large, small = tmp_path / f"large{suffix}", tmp_path / f"small{suffix}"
+    PillowImage.fromarray(picture).save(large, compress_level=1)
+    PillowImage.fromarray(picture[::8, ::8]).save(small)
+
+    (tiny,) = run(ONE_PICTURE, small, tmp_path / f"s{suffix}", 1, WIDTH)
+    (one,) = run(ONE_PICTURE, large, tmp_path / f"l1{suffix}", 1, WIDTH)
+    (twenty,) = run(ONE_PICTURE, large, tmp_path / f"l20{suffix}", 20, WIDTH)
+    print(suffix, tiny / 1e6, one / 1e6, twenty / 1e6, (one - tiny) / picture.nbytes)
+    assert twenty <= 1.05 * one
+    assert twenty - tiny <= 2.5 * picture.nbytes
+
+
+def test_a_long_run_does_not_grow() -> None:
+    resident = run(MANY_PICTURES)
+    print([round(v / 1e6) for v in resident])
+    # By picture 24 each size has come twice, and the engine has met all shapes.
+    assert len(resident) == 60
+    assert resident[-1] - resident[23] < 10_000_000

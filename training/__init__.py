@@ -1,0 +1,1 @@
+"""How the embedded restorer `lite` is made: degradations, teacher, network, training, export, evaluation."""
