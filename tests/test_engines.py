@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -98,3 +100,18 @@ def test_memory_figures() -> None:
     assert device.peak_bytes() >= resident > 0
     assert block[-1] == 1
     assert device.cores() >= 1
+
+
+def test_memory_is_the_cards_where_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = f"17, 900\n{os.getpid()}, 850\n{os.getpid()}, 42\n"
+    answer = subprocess.CompletedProcess([], 0, stdout=rows)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
+    assert pool.memory_in_use("cuda:0") == ("GPU", 892 << 20)
+    assert pool.memory_in_use("directml")[0] == "CPU"
+    where, held = pool.memory_in_use("cpu")
+    assert where == "CPU" and held > 10_000_000
+
+
+def test_no_driver_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert onnxruntime.card_bytes("cuda") == 0

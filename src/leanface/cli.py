@@ -459,7 +459,7 @@ def _stoppable() -> Iterator[threading.Event]:
 
 def _inference_gpen(values: argparse.Namespace) -> int:
     from leanface import batch
-    from leanface.engine.device import resident_bytes
+    from leanface.engine.pool import memory_in_use
     from leanface.types import FileOptions, Options
 
     def info(text: str) -> None:
@@ -475,7 +475,8 @@ def _inference_gpen(values: argparse.Namespace) -> int:
             info(f"Input resized to {facts['width']}x{facts['height']} (pad mode: reflect)")
         elif name == "loaded" and not loaded:
             loaded = True
-            info(f"Generator loaded. Total CPU memory: {resident_bytes() / 1e6:.0f}MB")
+            where, held = memory_in_use(facts["device"])
+            info(f"Generator loaded. Total {where} memory: {held / 1e6:.0f}MB")
 
     work = batch.plan([values.input], values.output)
     if values.output is None:

@@ -21,6 +21,15 @@ def choose_device() -> str:
     return next((name for name in _FASTER if name in offered), "cpu")
 
 
+def memory_in_use(device: str) -> tuple[str, int]:
+    """``GPU`` and the bytes that this process holds on the card it computes on; ``CPU`` and its resident
+    memory where it computes on the processor or the card's driver does not tell."""
+    for engine in ENGINES:
+        if device.partition(":")[0] in engine.DEVICES and (held := engine.card_bytes(device)):
+            return "GPU", held
+    return "CPU", machine.resident_bytes()
+
+
 class Pool:
     """At most one session per graph file. A context manager; not for use by several threads at once."""
 

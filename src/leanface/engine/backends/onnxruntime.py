@@ -6,6 +6,8 @@ workspace. Both are turned off here.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,19 @@ def devices() -> tuple[str, ...]:
 
     there = ort.get_available_providers()
     return tuple(name for name, provider in _PROVIDERS.items() if provider in there)
+
+
+def card_bytes(device: str) -> int:
+    """Memory that this process holds on NVIDIA's cards, as their driver counts it; 0 elsewhere."""
+    if not device.startswith("cuda"):
+        return 0
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    rows = (line.split(",") for line in answer.splitlines())
+    return sum(int(row[1]) << 20 for row in rows if row[0].strip() == str(os.getpid()))
 
 
 def open_session(

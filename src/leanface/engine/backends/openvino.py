@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,30 @@ _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
 
 
-def devices() -> tuple[str, ...]:
-    """What OpenVINO sees on this machine, by our names."""
+@cache
+def _core() -> Any:
     import openvino as ov
 
-    there = {name.split(".")[0].lower() for name in ov.Core().available_devices}
+    return ov.Core()
+
+
+def devices() -> tuple[str, ...]:
+    """What OpenVINO sees on this machine, by our names."""
+    there = {name.split(".")[0].lower() for name in _core().available_devices}
     return tuple(name for name in DEVICES if name in there)
 
 
 def precisions(device: str) -> tuple[str, ...]:
     """What a device computes in, by our names."""
-    import openvino as ov
+    return _able(_core(), device.upper())
 
-    return _able(ov.Core(), device.upper())
+
+def card_bytes(device: str) -> int:
+    """Memory that this process holds on a graphics card; 0 where the driver does not tell."""
+    try:
+        return sum(_core().get_property(device.upper(), "GPU_MEMORY_STATISTICS").values())
+    except RuntimeError:
+        return 0
 
 
 def open_session(
@@ -49,9 +61,7 @@ def open_session(
         DeviceError: the device or the network cannot do that precision; says what it can.
         ModelError: OpenVINO cannot read the file.
     """
-    import openvino as ov
-
-    core = ov.Core()
+    core = _core()
     name = device.upper()
     chosen = _precision(core, name, precision, bears)
     config = {"INFERENCE_PRECISION_HINT": _HINTS[chosen], "PERFORMANCE_HINT": "LATENCY"}
