@@ -386,7 +386,8 @@ def _paste(values: argparse.Namespace) -> int:
     stream = _messages([Job(values.picture, values.output)])
     for note in result.notes:
         print(f"{values.picture}: {note}", file=stream)
-    what = f"{result.restored} faces pasted" if result.faces else f"unchanged, {result.reason}"
+    plural = "s" * (result.restored != 1)
+    what = f"{result.restored} face{plural} pasted" if result.faces else f"unchanged, {result.reason}"
     print(f"{values.picture} -> {values.output}: {what}", file=stream)
     return 0
 

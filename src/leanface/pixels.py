@@ -6,13 +6,14 @@ channel at a time as 32-bit floats, so that 8 and 16 bit take the same path and 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-_BAND_ROWS = 256
+_BAND_ROWS = 64
 
 Float = NDArray[np.float32]
 Matrix = NDArray[np.float64]
@@ -51,23 +52,29 @@ def resize(pixels: Float, width: int, height: int) -> Float:
 def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
     """An 8-bit copy of [h, w, 3] whose longer side is at most ``longest``, aspect kept.
 
-    A large picture is first averaged over whole blocks, a band of rows at a time, so that no second copy
-    of it is ever held. A block row or column that is not whole at the far border is left out.
+    Made a band of rows at a time, so that no second copy of the picture is ever held. A large picture is
+    first averaged over whole blocks; a block row or column that is not whole at the far border is left out.
     """
     height, width = picture.shape[:2]
     scale = min(1.0, longest / max(height, width))
-    target = max(1, round(width * scale)), max(1, round(height * scale))
+    target_width, target_height = max(1, round(width * scale)), max(1, round(height * scale))
     step = max(1, min(int(0.5 / scale), height, width))
-    rows = height // step * step
+    rows, columns = height // step, width // step
+    ratio = rows / target_height
     bands = []
-    for top in range(0, rows, _BAND_ROWS * step):
-        band = picture[top : min(rows, top + _BAND_ROWS * step), : width // step * step]
+    for top in range(0, target_height, _BAND_ROWS):
+        bottom = min(target_height, top + _BAND_ROWS)
+        # The filter reaches one row of the target past the band.
+        low, high = max(0, math.floor((top - 1) * ratio)), min(rows, math.ceil((bottom + 1) * ratio))
+        band = picture[low * step : high * step, : columns * step]
         if band.dtype == np.uint16:
             band = (band >> 8).astype(np.uint8)
         image = PillowImage.fromarray(np.ascontiguousarray(band))
-        bands.append(np.asarray(image.reduce(step) if step > 1 else image))
-    small = PillowImage.fromarray(np.concatenate(bands))
-    return np.asarray(small.resize(target, PillowImage.Resampling.BILINEAR))
+        image = image.reduce(step) if step > 1 else image
+        box = (0, top * ratio - low, columns, min(bottom * ratio - low, high - low))
+        size = target_width, bottom - top
+        bands.append(np.asarray(image.resize(size, PillowImage.Resampling.BILINEAR, box)))
+    return np.concatenate(bands)
 
 
 def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool = True) -> Float:

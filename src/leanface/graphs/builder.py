@@ -1,15 +1,20 @@
 """A small writer of ONNX graphs.
 
 Every method adds one node and returns the name of its output, so that a network reads like its formula.
-Weights keep the keys of the checkpoint they come from. With ``half`` they are stored as float16, each
-followed by a Cast, so that the file halves while the graph stays float32: engines fold the Cast away and
-choose the precision they compute in themselves.
+Weights keep the keys of the checkpoint they come from.
+
+Two choices set how large a file and its process are. With ``half`` the weights of a float32 graph are stored
+as float16, each followed by a Cast, so that the file halves while the graph stays float32: engines fold the
+Cast away and choose the precision they compute in themselves. With ``compute`` the graph itself is typed in
+16 bits: engines that compute in that type keep the weights as they are, in half the memory. What must stay
+exact there is marked ``wide`` and stays float32, as does what is computed from it; ``narrow`` and ``widen``
+lead from one to the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnx
@@ -17,6 +22,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 Weights = Mapping[str, NDArray[Any]]
+Compute = Literal["float32", "float16", "bfloat16"]
 
 
 class Build(Protocol):
@@ -30,23 +36,34 @@ class Build(Protocol):
 
 OPSET = 17
 IR_VERSION = 8  # the one that opset 17 came with: older engines refuse newer files
+BFLOAT16_OPSET = 22  # the first whose convolutions take bfloat16
+BFLOAT16_IR_VERSION = 10
+
+_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+}
 
 
 class GraphBuilder:
     """Collects nodes and weights; ``model()`` checks them and returns the ONNX model."""
 
-    def __init__(self, name: str, *, half: bool) -> None:
+    def __init__(self, name: str, *, half: bool, compute: Compute = "float32") -> None:
         self.name = name
         self.half = half
+        self.compute = compute
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
-        self._cast: dict[str, str] = {}
+        self._weights: dict[str, str] = {}
+        self._wide: set[str] = set()
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, shape: Sequence[int | str]) -> str:
         """Declare a float32 input; a string in ``shape`` is a free dimension."""
         self._inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+        self._wide.add(name)
         return name
 
     def output(self, tensor: str, name: str, shape: Sequence[int | str]) -> None:
@@ -58,28 +75,29 @@ class GraphBuilder:
                         names[i] = name
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
-    def weight(self, key: str, value: NDArray[Any]) -> str:
-        """Add a weight (once per key) and return the name of its float32 tensor.
+    def weight(self, key: str, value: NDArray[Any], *, wide: bool = False, exact: bool = False) -> str:
+        """Add a weight (once per key) and return its tensor: of the graph's type, or float32 where ``wide``.
 
-        Vectors such as biases stay float32: they weigh nothing and their error would not average out.
+        Of what is float32 in the graph, vectors such as biases stay so in the file: they weigh nothing and
+        their error would not average out. So does what is marked ``exact``.
 
         Raises:
             ValueError: a finite value that float16 cannot hold.
         """
-        if key in self._cast:
-            return self._cast[key]
+        if key in self._weights:
+            return self._weights[key]
         value = np.ascontiguousarray(value, dtype=np.float32)
         name = key
-        if self.half and value.size > 4096:
-            with np.errstate(over="ignore"):
-                half = value.astype(np.float16)
-            if not np.isfinite(half).all():
-                raise ValueError(f"{key}: {float(np.abs(value).max()):g} is beyond float16")
-            self._initializers[key] = numpy_helper.from_array(half, key)
+        if self.compute != "float32" and not wide:
+            self._initializers[key] = _tensor(key, value, self.compute)
+        elif self.half and value.size > 4096 and not exact:
+            self._initializers[key] = _tensor(key, value, "float16")
             name = self._node("Cast", [key], {"to": TensorProto.FLOAT}, f"{key}.float32")
         else:
-            self._initializers[key] = numpy_helper.from_array(value, key)
-        self._cast[key] = name
+            self._initializers[key] = _tensor(key, value, "float32")
+        if wide:
+            self._wide.add(name)
+        self._weights[key] = name
         return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
@@ -96,6 +114,19 @@ class GraphBuilder:
         """2-D convolution; ``pads`` and ``strides`` as ONNX has them."""
         return self.op("Conv", x, weight, *([bias] if bias else []), **attributes)
 
+    def reshape(self, x: str, *shape: int) -> str:
+        """The same values in another shape."""
+        return self.op("Reshape", x, self._shape(shape))
+
+    def expand(self, x: str, *shape: int) -> str:
+        """Repeat along the dimensions of size 1."""
+        return self.op("Expand", x, self._shape(shape))
+
+    def rows(self, x: str, first: int, last: int) -> str:
+        """Rows ``first`` to ``last``, this one excluded, of [batch, channels, height, width]."""
+        bounds = (self.constant(f"row_{row}", np.array([row], np.int64)) for row in (first, last))
+        return self.op("Slice", x, *bounds, self.constant("axis_2", np.array([2], np.int64)))
+
     def resize(self, x: str, factor: int) -> str:
         """Enlarge height and width by a whole factor, each pixel repeated."""
         scales = self.constant(f"scales_{factor}", np.array([1, 1, factor, factor], np.float32))
@@ -104,8 +135,33 @@ class GraphBuilder:
             coordinate_transformation_mode="asymmetric",
         )  # fmt: skip
 
+    def is_wide(self, x: str) -> bool:
+        """Whether a tensor is float32 in a graph of 16 bits."""
+        return x in self._wide
+
+    def narrow(self, x: str) -> str:
+        """From float32 to the type of the graph, where it is not of it yet."""
+        if self.compute == "float32" or not self.is_wide(x):
+            return x
+        y = self.op("Cast", x, to=_TYPES[self.compute])
+        self._wide.remove(y)
+        return y
+
+    def widen(self, x: str) -> str:
+        """From the type of the graph to float32, where it is not float32 yet."""
+        if self.compute == "float32" or self.is_wide(x):
+            return x
+        y = self.op("Cast", x, to=TensorProto.FLOAT)
+        self._wide.add(y)
+        return y
+
+    def _shape(self, shape: Sequence[int]) -> str:
+        return self.constant("shape_" + "x".join(map(str, shape)), np.array(shape, np.int64))
+
     def _node(self, op_type: str, inputs: list[str], attributes: Mapping[str, Any], output: str) -> str:
         self._nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
+        if not self._wide.isdisjoint(inputs):
+            self._wide.add(output)
         return output
 
     def model(self, **metadata: str) -> onnx.ModelProto:
@@ -117,10 +173,25 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
         )
+        newer = self.compute == "bfloat16"
         model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="leanface",
-            ir_version=IR_VERSION,
+            graph, opset_imports=[helper.make_opsetid("", BFLOAT16_OPSET if newer else OPSET)],
+            producer_name="leanface", ir_version=BFLOAT16_IR_VERSION if newer else IR_VERSION,
         )  # fmt: skip
         helper.set_model_props(model, metadata)
         onnx.checker.check_model(model)
         return model
+
+
+def _tensor(name: str, value: NDArray[np.float32], kind: Compute) -> onnx.TensorProto:
+    if kind == "bfloat16":  # the upper half of a float32, rounded to the nearest, ties to even
+        bits = value.view(np.uint32)
+        upper = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+        return helper.make_tensor(name, TensorProto.BFLOAT16, value.shape, upper.tobytes(), raw=True)
+    if kind == "float16":
+        with np.errstate(over="ignore"):
+            half = value.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise ValueError(f"{name}: {float(np.abs(value).max()):g} is beyond float16")
+        return numpy_helper.from_array(half, name)
+    return numpy_helper.from_array(value, name)

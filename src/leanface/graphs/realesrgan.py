@@ -8,15 +8,12 @@ enlarged input. Keys are those of the published checkpoints.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
+import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from leanface.graphs.builder import GraphBuilder
+from leanface.graphs.builder import GraphBuilder, Weights
 
-Weights = Mapping[str, NDArray[Any]]
 _PAD1 = {"pads": [1, 1, 1, 1]}
 _RESIDUAL_SCALE = 0.2
 _SLOPE = 0.2
@@ -31,15 +28,17 @@ def rrdbnet(weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx
 
     The factor s is 4, or 2 where the first convolution takes 12 channels (the input, unshuffled by 2).
     """
-    import numpy as np
-
     g = GraphBuilder(name, half=half)
 
     def conv(x: str, key: str) -> str:
+        weight = weights[f"{key}.weight"]
+        if (
+            weight.shape[1] == 12
+        ):  # the checkpoint has the 4 places of a colour together, ONNX the colours of a place
+            weight = weight.reshape(-1, 3, 4, 3, 3).swapaxes(1, 2).reshape(weight.shape)
         return g.conv(
-            x, g.weight(f"{key}.weight", weights[f"{key}.weight"]),
-            g.weight(f"{key}.bias", weights[f"{key}.bias"]), **_PAD1,
-        )  # fmt: skip
+            x, g.weight(f"{key}.weight", weight), g.weight(f"{key}.bias", weights[f"{key}.bias"]), **_PAD1
+        )
 
     def lrelu(x: str) -> str:
         return g.op("LeakyRelu", x, alpha=_SLOPE)
