@@ -40,8 +40,8 @@ HERE = [name for engine in pool.ENGINES for name in engine.devices()]
 @pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
 def test_engines_compute(name: str, graph: Path) -> None:
     with Pool() as engines:
-        session = engines.session(graph, device=name, precision="fp32", bears=ALL)
-        assert engines.session(graph, device=name, precision="fp32", bears=ALL) is session
+        session = engines.session(graph, device=name, precision="fp32")
+        assert engines.session(graph, device=name, precision="fp32") is session
         assert (session.device, session.precision) == (name, "fp32")
         first = session.run({"input": X})["output"]
         np.testing.assert_allclose(first, expected(X), rtol=1e-6)
@@ -55,7 +55,7 @@ def test_engines_compute(name: str, graph: Path) -> None:
 @pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
 def test_a_wrong_input_is_an_engine_error(name: str, graph: Path) -> None:
     with Pool() as engines, pytest.raises(EngineError, match="failed on"):
-        engines.session(graph, device=name, precision="fp32", bears=ALL).run({"input": X[:, :2]})
+        engines.session(graph, device=name, precision="fp32").run({"input": X[:, :2]})
 
 
 @pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
@@ -63,22 +63,26 @@ def test_a_file_that_is_no_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"\x08\x08not a graph")
     with Pool() as engines, pytest.raises(ModelError, match=r"bad\.onnx.* cannot read it"):
-        engines.session(path, device=name, precision="fp32", bears=ALL)
+        engines.session(path, device=name, precision="fp32")
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:7", "gpu", "npu", "coreml"])
-def test_a_device_that_is_not_here_says_what_is(name: str, graph: Path) -> None:
+def test_a_device_that_is_not_here_says_what_is(name: str) -> None:
     if name.partition(":")[0] in HERE:
         pytest.skip("this machine has one")
-    with Pool() as engines, pytest.raises(DeviceError, match=rf"device {name} is not here.*there is .*cpu"):
-        engines.session(graph, device=name, precision="auto", bears=ALL)
+    with pytest.raises(DeviceError, match=rf"device {name} is not here.*there is .*cpu"):
+        pool.resolve(name, "auto", ALL)
 
 
-def test_a_precision_that_the_network_does_not_bear_is_refused(graph: Path) -> None:
-    with Pool() as engines, pytest.raises(DeviceError, match="does not run in bf16 on cpu; it does in fp32"):
-        engines.session(graph, device="cpu", precision="bf16", bears=("fp32",))
-    with Pool() as engines:
-        assert engines.session(graph, device="cpu", precision="auto", bears=("fp32",)).precision == "fp32"
+def test_a_precision_that_the_network_does_not_bear_is_refused() -> None:
+    with pytest.raises(DeviceError, match="does not run in bf16 on cpu; it does in fp32"):
+        pool.resolve("cpu", "bf16", ("fp32",))
+    assert pool.resolve("cpu", "auto", ("fp32",)) == ("cpu", "fp32")
+    fast = "bf16" if "bf16" in openvino.precisions("cpu") else "fp32"
+    assert pool.resolve("cpu", "auto", ALL) == ("cpu", fast)
+    assert onnxruntime.choose_precision("cuda", "auto", ALL) == "fp32"
+    with pytest.raises(DeviceError, match="runs this model in fp32, not in fp16"):
+        onnxruntime.choose_precision("cuda", "fp16", ALL)
 
 
 def test_auto_takes_the_processor_unless_a_card_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,14 +51,14 @@ def test_unknown_names_and_sizes(library: Library) -> None:
 
 
 def test_embedded_graphs_need_no_store(library: Library) -> None:
-    assert library.graph(registry.find("lite")) == registry.ASSETS / "lite.onnx"
+    assert library.graph(registry.find("lite"), "bf16") == registry.ASSETS / "lite.onnx"
     with pytest.raises(UsageError, match="inside the package"):
         library.file("lite")
 
 
 def test_missing_weights_say_how_to_get_them(library: Library) -> None:
     with pytest.raises(ModelError) as caught:
-        library.graph(registry.find("gpen-512"))
+        library.graph(registry.find("gpen-512"), "fp32")
     message = str(caught.value)
     file = manifest.get("gpen-512")
     for part in (file.name, str(file.size), str(file.sha256), *file.urls, "leanface models get gpen-512"):

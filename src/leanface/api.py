@@ -19,7 +19,7 @@ from leanface.engine import device as machine
 from leanface.engine import memory as plan_memory
 from leanface.engine.backends.openvino import precisions
 from leanface.engine.memory import Plan
-from leanface.engine.pool import Pool, choose_device
+from leanface.engine.pool import Pool, choose_device, resolve
 from leanface.engine.session import Session
 from leanface.errors import InputError, OutputError, UsageError
 from leanface.library import Library
@@ -183,16 +183,14 @@ class Restorer:
         self.close()
 
     def _open_generator(self) -> Session:
-        graph = self._library.graph(self.model, half=self.precision != "fp32")
-        return self._pool.session(
-            graph, device=self.device, precision=self._planned, bears=self.model.variant.precisions
-        )
+        device, precision = resolve(self.device, self._planned, self.model.variant.precisions)
+        graph = self._library.graph(self.model, precision, exact=self.precision == "fp32")
+        return self._pool.session(graph, device=device, precision=precision)
 
     def _detect(self, picture: Float) -> Float:
         (model,) = registry.models("detector")
         # Always on the processor: it takes milliseconds there, and leaves a small card to the restorer.
-        graph = self._library.graph(model)
-        session = self._pool.session(graph, device="cpu", precision="fp32", bears=("fp32",))
+        session = self._pool.session(self._library.graph(model, "fp32"), device="cpu", precision="fp32")
         crop = Crop(picture)
         return model.family.finish(session.run(model.family.prepare(crop)), crop)
 

@@ -116,12 +116,13 @@ class Library:
     def _graphs(self) -> Path:
         return self.store.settings.cache / "graphs"
 
-    def graph(self, model: Model, *, half: bool = True) -> Path:
+    def graph(self, model: Model, precision: str, *, exact: bool = False) -> Path:
         """The graph file of a model; the first call may build it.
 
         Args:
             model: whose.
-            half: weights as float16, for models that are built.
+            precision: what the engine will compute in: ``fp32``, ``bf16`` or ``fp16``.
+            exact: keep the weights of a graph in fp32 as float32; else they are stored as float16.
 
         Raises:
             ModelError: the weights are not here (says how to get them) or are not this network's.
@@ -136,11 +137,12 @@ class Library:
         published = located.path.suffix == ".onnx"
         if variant.build is None:
             return located.path
-        name = f"{variant.id}-{located.sha256[:16]}-{'fp16' if half else 'fp32'}-{_BUILD}.onnx"
+        form = "exact" if exact else "bf16" if precision == "bf16" else "half"
+        name = f"{variant.id}-{located.sha256[:16]}-{form}-{_BUILD}.onnx"
         target = self._graphs / name
         if not target.is_file():
             try:
-                _build(model, located.path, target, half=half)
+                _build(model, located.path, target, form)
             except ValueError as error:
                 if published:  # an export whose weights have other names runs as it is
                     return located.path
@@ -148,8 +150,11 @@ class Library:
         return target
 
 
-def _build(model: Model, source: Path, target: Path, *, half: bool) -> None:
+def _build(model: Model, source: Path, target: Path, form: str) -> None:
     """Write the graph of a checkpoint, whole or not at all.
+
+    The ``bf16`` form is typed so, since engines then keep its weights as they are, in half the memory;
+    ``half`` and ``exact`` compute in float32 with weights of 16 or 32 bits.
 
     Raises:
         ValueError: the checkpoint is another network's.
@@ -159,8 +164,9 @@ def _build(model: Model, source: Path, target: Path, *, half: bool) -> None:
 
     assert model.variant.build is not None
     graph = model.variant.build(
-        formats.load(source), name=model.variant.id, half=half, licence=model.variant.licence
-    )
+        formats.load(source), name=model.variant.id, half=form != "exact",
+        compute="bfloat16" if form == "bf16" else "float32", licence=model.variant.licence,
+    )  # fmt: skip
     temporary = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,21 @@ def choose_device() -> str:
     return next((name for name in _FASTER if name in offered), "cpu")
 
 
+def resolve(device: str, precision: str, bears: tuple[str, ...]) -> tuple[str, str]:
+    """The device and precision that a request comes to.
+
+    Args:
+        device: one of ``DEVICES``, ``cuda:N``, or ``auto``.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``auto``.
+        bears: the precisions that the network's results survive.
+
+    Raises:
+        DeviceError: the device is not there (says what is) or cannot do that precision.
+    """
+    name = choose_device() if device == "auto" else device
+    return name, _engine(name).choose_precision(name, precision, bears)
+
+
 def memory_in_use(device: str) -> tuple[str, int]:
     """``GPU`` and the bytes that this process holds on the card it computes on; ``CPU`` and its resident
     memory where it computes on the processor or the card's driver does not tell."""
@@ -37,23 +52,22 @@ class Pool:
         self.threads = threads or machine.cores()
         self._sessions: dict[Path, Session] = {}
 
-    def session(self, model: Path, *, device: str, precision: str, bears: tuple[str, ...]) -> Session:
+    def session(self, model: Path, *, device: str, precision: str) -> Session:
         """The session of a graph file, opened at the first call.
 
         Args:
             model: the ONNX file.
-            device: one of ``DEVICES``, ``cuda:N``, or ``auto``.
-            precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``; see the engine.
-            bears: the precisions that the network's results survive.
+            device: as ``resolve`` gave it.
+            precision: as ``resolve`` gave it.
 
         Raises:
-            DeviceError: the device is not there (says what is) or cannot do that precision.
+            DeviceError: the device does not run it.
             ModelError: the engine cannot read the graph.
         """
         if model not in self._sessions:
-            name = choose_device() if device == "auto" else device
-            self._sessions[model] = _engine(name).open_session(
-                model, device=name, precision=precision, bears=bears, threads=self.threads
+            engine = _engine(device)
+            self._sessions[model] = engine.open_session(
+                model, device=device, precision=precision, threads=self.threads
             )
         return self._sessions[model]
 

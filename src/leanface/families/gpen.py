@@ -19,7 +19,7 @@ from leanface.registry import Crop, Family, Variant
 if TYPE_CHECKING:
     import onnx
 
-    from leanface.graphs.builder import Weights
+    from leanface.graphs.builder import Compute, Weights
 
 _TEMPLATE = tuple(
     (x / 512, y / 512)
@@ -44,10 +44,12 @@ def _finish(outputs: Tensors, crop: Crop) -> Float:
     return restored
 
 
-def _build(size: int, weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx.ModelProto:
+def _build(
+    size: int, weights: Weights, *, name: str, half: bool, compute: Compute, **metadata: str
+) -> onnx.ModelProto:
     from leanface.graphs.gpen import gpen
 
-    graph = gpen(weights, name=name, half=half, **metadata)
+    graph = gpen(weights, name=name, half=half, compute=compute, **metadata)
     found = graph.graph.input[0].type.tensor_type.shape.dim[-1].dim_value
     if found != size:
         raise ValueError(f"it is a GPEN of {found} pixels")

@@ -26,12 +26,14 @@ Compute = Literal["float32", "float16", "bfloat16"]
 
 
 class Build(Protocol):
-    """Builds a network's graph from the arrays of its checkpoint; ``half`` stores them as float16.
+    """Builds a network's graph from the arrays of its checkpoint; ``half`` and ``compute`` as above.
 
     Raises ValueError where the arrays are another network's.
     """
 
-    def __call__(self, weights: Weights, *, name: str, half: bool, **metadata: str) -> onnx.ModelProto: ...
+    def __call__(
+        self, weights: Weights, *, name: str, half: bool, compute: Compute, **metadata: str
+    ) -> onnx.ModelProto: ...
 
 
 OPSET = 17

@@ -51,26 +51,32 @@ def card_bytes(device: str) -> int:
     return sum(int(row[1]) << 20 for row in rows if row[0].strip() == str(os.getpid()))
 
 
-def open_session(
-    model: Path, *, device: str, precision: str, bears: tuple[str, ...], threads: int
-) -> Session:
+def choose_precision(device: str, precision: str, bears: tuple[str, ...]) -> str:
+    """Always fp32.
+
+    Raises:
+        DeviceError: another one was asked for.
+    """
+    if precision not in ("auto", "fp32"):
+        raise DeviceError(f"{NAME} runs this model in fp32, not in {precision}")
+    return "fp32"
+
+
+def open_session(model: Path, *, device: str, precision: str, threads: int) -> Session:
     """Load an ONNX file; weights are float32 in memory whatever they are in the file.
 
     Args:
         model: the file.
         device: ``cuda``, ``cuda:N``, ``directml``, ``coreml`` or ``ort-cpu``, and on this machine.
-        precision: ``auto`` or ``fp32``.
-        bears: the precisions that the network's results survive.
+        precision: ``fp32``.
         threads: processor threads.
 
     Raises:
-        DeviceError: the device does not work, or not in that precision.
+        DeviceError: the device does not work.
         ModelError: ONNX Runtime cannot read the file.
     """
     import onnxruntime as ort
 
-    if precision not in ("auto", "fp32"):
-        raise DeviceError(f"{NAME} runs this model in fp32, not in {precision}")
     name, _, index = device.partition(":")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

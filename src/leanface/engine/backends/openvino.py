@@ -33,7 +33,8 @@ def devices() -> tuple[str, ...]:
 
 def precisions(device: str) -> tuple[str, ...]:
     """What a device computes in, by our names."""
-    return _able(_core(), device.upper())
+    computes = set(_core().get_property(device.upper(), "OPTIMIZATION_CAPABILITIES"))
+    return tuple(p for p, capability in _CAPABILITIES.items() if capability in computes)
 
 
 def card_bytes(device: str) -> int:
@@ -44,27 +45,43 @@ def card_bytes(device: str) -> int:
         return 0
 
 
-def open_session(
-    model: Path, *, device: str, precision: str, bears: tuple[str, ...], threads: int
-) -> Session:
+def choose_precision(device: str, precision: str, bears: tuple[str, ...]) -> str:
+    """What a device will compute a network in.
+
+    Args:
+        device: one of ``DEVICES``, and on this machine.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 where the processor computes in it, else
+            fp32; fp16 on a graphics card.
+        bears: the precisions that the network's results survive; the others are refused.
+
+    Raises:
+        DeviceError: the device or the network cannot do that precision; says what they can.
+    """
+    able = [p for p in precisions(device) if p in bears]
+    if precision == "auto":
+        fast = "bf16" if device == "cpu" else "fp16"
+        return fast if fast in able else "fp32"
+    if precision not in able:
+        raise DeviceError(f"this model does not run in {precision} on {device}; it does in {', '.join(able)}")
+    return precision
+
+
+def open_session(model: Path, *, device: str, precision: str, threads: int) -> Session:
     """Load an ONNX file.
 
     Args:
         model: the file; free dimensions stay free, each run may have another shape.
         device: ``cpu``, ``gpu`` or ``npu``, and on this machine.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 where the processor computes in it, else
-            fp32; fp16 on a graphics card.
-        bears: the precisions that the network's results survive; the others are refused.
+        precision: one that ``choose_precision`` gave.
         threads: processor threads.
 
     Raises:
-        DeviceError: the device or the network cannot do that precision; says what it can.
+        DeviceError: the graph does not run on the device.
         ModelError: OpenVINO cannot read the file.
     """
     core = _core()
     name = device.upper()
-    chosen = _precision(core, name, precision, bears)
-    config = {"INFERENCE_PRECISION_HINT": _HINTS[chosen], "PERFORMANCE_HINT": "LATENCY"}
+    config = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
     if name == "CPU":
         config["INFERENCE_NUM_THREADS"] = str(threads)
     try:
@@ -75,7 +92,7 @@ def open_session(
         compiled = core.compile_model(graph, name, config)
     except RuntimeError as error:
         raise DeviceError(f"{model.name} does not run on {device} ({first_line(error)})") from error
-    return _OpenVinoSession(compiled, name.lower(), chosen)
+    return _OpenVinoSession(compiled, device, precision)
 
 
 class _OpenVinoSession:
@@ -97,20 +114,3 @@ class _OpenVinoSession:
 
     def close(self) -> None:
         self._request = None
-
-
-def _able(core: Any, name: str) -> tuple[str, ...]:
-    computes = set(core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
-    return tuple(p for p, capability in _CAPABILITIES.items() if capability in computes)
-
-
-def _precision(core: Any, name: str, precision: str, bears: tuple[str, ...]) -> str:
-    able = [p for p in _able(core, name) if p in bears]
-    if precision == "auto":
-        fast = "bf16" if name == "CPU" else "fp16"
-        return fast if fast in able else "fp32"
-    if precision not in able:
-        raise DeviceError(
-            f"this model does not run in {precision} on {name.lower()}; it does in {', '.join(able)}"
-        )
-    return precision
