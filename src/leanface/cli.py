@@ -50,7 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="which faces; none: no face is looked for, the picture goes through the model as it is",
     )  # fmt: skip
     restore.add_argument(
-        "--pick", type=_numbers, default=(), metavar="N[,N...]", help="faces by number, 1 is the largest"
+        "--pick",
+        type=_numbers,
+        default=(),
+        metavar="N[,N...]|largest|center",
+        help="faces by number as `leanface detect` prints them, or one by its place",
     )
     restore.add_argument("--max-faces", type=_positive, metavar="N", help="at most so many, the largest")
     restore.add_argument(
@@ -248,7 +252,9 @@ def _number(text: str) -> float:
     return value
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...] | str:
+    if text in ("largest", "center"):
+        return text
     return tuple(_positive(part) for part in text.split(","))
 
 
@@ -288,9 +294,11 @@ def _restore(values: argparse.Namespace) -> int:
     from leanface import batch
     from leanface.types import FileOptions, Options
 
+    by_place = isinstance(values.pick, str)
     options = Options(
-        faces=values.faces, aligned=values.aligned, strength=values.strength, min_face=values.min_face,
-        threshold=values.threshold, pick=values.pick, max_faces=values.max_faces,
+        faces=values.pick if by_place else values.faces, pick=() if by_place else values.pick,
+        aligned=values.aligned, strength=values.strength, min_face=values.min_face,
+        threshold=values.threshold, max_faces=values.max_faces,
         rotations=(0, 90, 180, 270) if values.rotations else (0,), color_match=values.color_match,
         grain=values.grain, keep_crops=values.save_crops is not None,
     )  # fmt: skip
