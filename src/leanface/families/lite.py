@@ -35,7 +35,7 @@ FAMILY = Family(
             licence="research and personal use",
             origin="leanface, from Real-ESRGAN",
             precisions=("fp32", "bf16", "fp16"),
-            options=(Option("bf16", 225_000_000), Option("fp32", 239_000_000)),
+            options=(Option("bf16", 225_000_000), Option("fp32", 244_000_000)),
             about="embedded: quick, natural, for light and medium damage",
         ),
     ),

@@ -79,7 +79,7 @@ FAMILY = Family(
             licence="BSD-3-Clause",
             origin="xinntao/Real-ESRGAN",
             precisions=("fp32", "bf16"),
-            options=(Option("bf16", 565_000_000), Option("fp32", 804_000_000)),
+            options=(Option("bf16", 570_000_000), Option("fp32", 808_000_000)),
             about="embedded: crisp on light and medium damage, slower",
         ),
     ),
