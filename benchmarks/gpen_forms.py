@@ -150,8 +150,8 @@ class Threes(Network):
 
     def scaled(self, key: str, weight: Array, rows: str, columns: str) -> str:
         g, (height, width) = self.g, weight.shape[:2]
-        y = g.op("Mul", g.weight(key, weight), g.reshape(columns, 1, width, 1, 1))
-        return g.op("Mul", y, g.reshape(rows, height, 1, 1, 1))
+        y = g.op("Mul", g.weight(key, weight), g.reshape(g.narrow(columns), 1, width, 1, 1))
+        return g.op("Mul", y, g.reshape(g.narrow(rows), height, 1, 1, 1))
 
 
 class Rows(Network):
