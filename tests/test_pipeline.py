@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from leanface import pipeline
 from leanface.engine.session import Session, Tensors
@@ -263,3 +265,27 @@ def test_a_networks_tint_does_not_show_unless_asked() -> None:
     assert np.abs(matched.astype(int) - 120).max() <= 1
     tinted = Bench([row(100, 100, 80)], lambda x: x + tint)(flat, color_match=False).image.pixels
     np.testing.assert_array_equal(tinted[140, 140], [146, 107, 125])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    first=st.tuples(st.floats(0, 330), st.floats(0, 240), st.floats(30, 110)),
+    second=st.tuples(st.floats(0, 330), st.floats(0, 240), st.floats(30, 110)),
+)
+def test_overlapping_faces_in_any_order(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> None:
+    photo = Image(np.random.default_rng(4).integers(0, 256, (300, 400, 3), np.uint8))
+    rows = [row(*first, score=0.9), row(*second, score=0.95)]
+    one, other = (Bench(order)(photo) for order in (rows, rows[::-1]))
+    np.testing.assert_array_equal(one.image.pixels, other.image.pixels)
+    untouched = np.ones((300, 400), bool)
+    for report in one.faces:
+        left, top, right, bottom = report.box
+        reach = 1.6 * (right - left)  # of the crop around the box
+        untouched[
+            max(0, int(top - reach)) : int(bottom + reach), max(0, int(left - reach)) : int(right + reach)
+        ] = False
+    np.testing.assert_array_equal(one.image.pixels[untouched], photo.pixels[untouched])
+    same = Bench(rows, lambda x: x)(photo).image.pixels
+    np.testing.assert_array_equal(same, photo.pixels)
