@@ -11,6 +11,7 @@ import pytest
 from leanface.engine import device, pool
 from leanface.engine.backends import onnxruntime, openvino
 from leanface.engine.pool import Pool
+from leanface.engine.session import Graph
 from leanface.errors import DeviceError, EngineError, ModelError
 from leanface.graphs.builder import GraphBuilder
 
@@ -19,7 +20,7 @@ X = np.random.default_rng(0).standard_normal((1, 3, 5, 7), dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     """Doubles each channel by a 1x1 convolution and adds 1, 2, 3."""
     g = GraphBuilder("double", half=False)
     x = g.input("input", [1, 3, "height", "width"])
@@ -27,7 +28,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     g.output(g.conv(x, weight, g.weight("b", np.array([1, 2, 3], np.float32))), "output", [1, 3, "h", "w"])
     path = tmp_path_factory.mktemp("graph") / "double.onnx"
     onnx.save(g.model(), path)
-    return path
+    return Graph(path)
 
 
 def expected(x: np.ndarray) -> np.ndarray:
@@ -38,7 +39,7 @@ HERE = [name for engine in pool.ENGINES for name in engine.devices()]
 
 
 @pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
-def test_engines_compute(name: str, graph: Path) -> None:
+def test_engines_compute(name: str, graph: Graph) -> None:
     with Pool() as engines:
         session = engines.session(graph, device=name, precision="fp32")
         assert engines.session(graph, device=name, precision="fp32") is session
@@ -53,7 +54,7 @@ def test_engines_compute(name: str, graph: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [d for d in HERE if d in ("cpu", "ort-cpu")])
-def test_a_wrong_input_is_an_engine_error(name: str, graph: Path) -> None:
+def test_a_wrong_input_is_an_engine_error(name: str, graph: Graph) -> None:
     with Pool() as engines, pytest.raises(EngineError, match="failed on"):
         engines.session(graph, device=name, precision="fp32").run({"input": X[:, :2]})
 
@@ -63,7 +64,7 @@ def test_a_file_that_is_no_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"\x08\x08not a graph")
     with Pool() as engines, pytest.raises(ModelError, match=r"bad\.onnx.* cannot read it"):
-        engines.session(path, device=name, precision="fp32")
+        engines.session(Graph(path), device=name, precision="fp32")
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:7", "gpu", "npu", "coreml"])
@@ -80,9 +81,19 @@ def test_a_precision_that_the_network_does_not_bear_is_refused() -> None:
     assert pool.resolve("cpu", "auto", ("fp32",)) == ("cpu", "fp32")
     fast = "bf16" if "bf16" in openvino.precisions("cpu") else "fp32"
     assert pool.resolve("cpu", "auto", ALL) == ("cpu", fast)
-    assert onnxruntime.choose_precision("cuda", "auto", ALL) == "fp32"
+
+
+def test_onnx_runtime_computes_in_the_types_of_the_graph() -> None:
+    choose = onnxruntime.choose_precision
+    assert choose("cuda", "auto", ALL, typed=False) == "fp32"
+    assert choose("cuda:1", "auto", ALL, typed=True) == "fp16"
+    assert choose("cuda", "auto", ("fp32", "bf16"), typed=True) == "fp32"
+    assert choose("ort-cpu", "auto", ALL, typed=True) == "fp32"
+    assert choose("ort-cpu", "fp16", ALL, typed=True) == "fp16"
     with pytest.raises(DeviceError, match="runs this model in fp32, not in fp16"):
-        onnxruntime.choose_precision("cuda", "fp16", ALL)
+        choose("cuda", "fp16", ALL, typed=False)
+    with pytest.raises(DeviceError, match="runs this model in fp16 or fp32, not in bf16"):
+        choose("cuda", "bf16", ALL, typed=True)
 
 
 def test_auto_takes_the_processor_unless_a_card_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:

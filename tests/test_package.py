@@ -129,5 +129,5 @@ def test_errors_carry_exit_codes() -> None:
     codes = {name: getattr(leanface, name).exit_code for name in leanface.__all__ if name.endswith("Error")}
     assert codes == {
         "LeanfaceError": 4, "BudgetError": 2, "UsageError": 2, "InputError": 4, "OutputError": 4,
-        "ModelError": 2, "DeviceError": 2, "EngineError": 4,
+        "ModelError": 2, "DeviceError": 2, "EngineError": 4, "OutOfMemoryError": 4, "BrokenOutputError": 4,
     }  # fmt: skip

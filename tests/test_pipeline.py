@@ -56,12 +56,15 @@ class Bench:
         self.loads += 1
         return self.generator
 
+    def instead(self, session: Session, error: EngineError) -> Session:
+        raise error
+
     def detect(self, picture: Float) -> Float:
         self.detections += 1
         return self.rows
 
     def __call__(self, image: Image, **options: Any) -> Any:
-        tools = pipeline.Tools(find("lite"), 512, self.open, self.detect)
+        tools = pipeline.Tools(find("lite"), 512, self.open, self.detect, self.instead)
         return pipeline.run(image, tools, Options(**options), lambda *event: self.events.append(event))
 
 

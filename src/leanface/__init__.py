@@ -20,17 +20,20 @@ _HOME = {
     "Image": "types",
     "Options": "types",
     "Result": "types",
+    "BrokenOutputError": "errors",
     "BudgetError": "errors",
     "DeviceError": "errors",
     "EngineError": "errors",
     "InputError": "errors",
     "LeanfaceError": "errors",
     "ModelError": "errors",
+    "OutOfMemoryError": "errors",
     "OutputError": "errors",
     "UsageError": "errors",
 }
 
 __all__ = [
+    "BrokenOutputError",
     "BudgetError",
     "DeviceError",
     "EngineError",
@@ -43,6 +46,7 @@ __all__ = [
     "LeanfaceError",
     "ModelError",
     "Options",
+    "OutOfMemoryError",
     "OutputError",
     "Restorer",
     "Result",
@@ -56,12 +60,14 @@ __all__ = [
 if TYPE_CHECKING:
     from leanface.api import Restorer, list_models, paste_file, restore, restore_file
     from leanface.errors import (
+        BrokenOutputError,
         BudgetError,
         DeviceError,
         EngineError,
         InputError,
         LeanfaceError,
         ModelError,
+        OutOfMemoryError,
         OutputError,
         UsageError,
     )

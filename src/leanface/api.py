@@ -19,9 +19,16 @@ from leanface.engine import device as machine
 from leanface.engine import memory as plan_memory
 from leanface.engine.backends.openvino import precisions
 from leanface.engine.memory import Plan
-from leanface.engine.pool import Pool, choose_device, resolve
+from leanface.engine.pool import Pool, choose_device, leaner, resolve
 from leanface.engine.session import Session
-from leanface.errors import InputError, OutputError, UsageError
+from leanface.errors import (
+    BrokenOutputError,
+    EngineError,
+    InputError,
+    OutOfMemoryError,
+    OutputError,
+    UsageError,
+)
 from leanface.library import Library
 from leanface.pixels import Float
 from leanface.registry import Crop, Model
@@ -40,8 +47,9 @@ class Restorer:
         device: ``auto``, ``cpu``, ``gpu`` or ``npu``.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         threads: processor threads; None takes all cores.
-        memory: what the process may take at most, as ``800MB`` or in bytes; None sets no limit. Held on the
-            processor: an option that keeps within it is chosen for each picture before the model is loaded.
+        memory: what the process may take at most, as ``800MB`` or in bytes; None sets no limit. On the
+            processor an option that keeps within it is chosen for each picture before the model is loaded. On
+            a card it is the card's memory that is limited, where the engine can do that (``cuda``).
         weights: a file or folder of published weights to look at first.
         allow_unverified: take weights whose sum is not the published one.
         options: how pictures are restored; single ones can be changed at each call.
@@ -83,7 +91,11 @@ class Restorer:
         self.options = options or Options()
         self._on_event = on_event or (lambda name, values: None)
         self._planned: str = precision
-        self._pool = Pool(threads=threads)
+        self._stepped: tuple[str, str] | None = None  # device and precision after a failure, for good
+        self._notes: list[str] = []
+        on_card = self.memory is not None and not self._on_processor
+        self._pool = Pool(threads=threads, limit=self.memory if on_card else None)
+        self._instead = self._go_on if generator is None else _give_up
         self._detector = detector or self._detect
         self._generator = generator or self._open_generator
 
@@ -102,10 +114,12 @@ class Restorer:
         """
         image = picture if isinstance(picture, Image) else Image(picture)
         self._planned = self.precision
-        if self.memory is not None:
+        if self.memory is not None and self._on_processor:
             self._planned = self.plan(image.width, image.height, options).option.precision
-        tools = pipeline.Tools(self.model, self.size, self._generator, self._detector)
-        return pipeline.run(image, tools, options or self.options, self._on_event)
+        tools = pipeline.Tools(self.model, self.size, self._generator, self._detector, self._instead)
+        result = pipeline.run(image, tools, options or self.options, self._on_event)
+        notes, self._notes = self._notes, []
+        return replace(result, notes=(*result.notes, *notes))
 
     def detect(self, picture: Image | NDArray[Any], options: Options | None = None) -> tuple[Face, ...]:
         """The faces of a picture, the largest first, as ``Options.pick`` counts them; no restorer is loaded.
@@ -127,7 +141,7 @@ class Restorer:
             BudgetError: more than the memory limit; says the least that would do.
             UsageError: the model was not measured for the device and precision.
         """
-        if (choose_device() if self.device == "auto" else self.device) != "cpu":
+        if not self._on_processor:
             raise UsageError("needs are known for the processor only")
         able = precisions("cpu")
         if self.precision != "auto":
@@ -182,10 +196,45 @@ class Restorer:
     ) -> None:
         self.close()
 
+    @property
+    def _on_processor(self) -> bool:
+        return (choose_device() if self.device == "auto" else self.device) == "cpu"
+
     def _open_generator(self) -> Session:
-        device, precision = resolve(self.device, self._planned, self.model.variant.precisions)
-        graph = self._library.graph(self.model, precision, exact=self.precision == "fp32")
-        return self._pool.session(graph, device=device, precision=precision)
+        variant = self.model.variant
+        while True:
+            device, precision = self._stepped or resolve(
+                self.device, self._planned, variant.precisions, typed=variant.build is not None
+            )
+            graph = self._library.graph(self.model, precision, exact=self.precision == "fp32")
+            try:
+                return self._pool.session(graph, device=device, precision=precision)
+            except OutOfMemoryError as error:
+                self._step_down(device, precision, error)
+
+    def _go_on(self, session: Session, error: EngineError) -> Session:
+        """What takes the place of a session that failed on a crop."""
+        if isinstance(error, OutOfMemoryError):
+            self._step_down(session.device, session.precision, error)
+        elif (
+            isinstance(error, BrokenOutputError) and session.precision != "fp32" and self.precision == "auto"
+        ):
+            self._step_to(session.device, "fp32", f"gave no picture in {session.precision}")
+        else:
+            raise error
+        self._pool.discard(session)
+        return self._open_generator()
+
+    def _step_down(self, device: str, precision: str, error: OutOfMemoryError) -> None:
+        variant = self.model.variant
+        way = leaner(device, precision, variant.precisions, typed=variant.build is not None)
+        if way is None or self.precision not in ("auto", way[1]):
+            raise error
+        self._step_to(*way, f"ran out of memory on {device} in {precision}")
+
+    def _step_to(self, device: str, precision: str, why: str) -> None:
+        self._stepped = device, precision
+        self._notes.append(f"{self.model.variant.id} {why}; from here on it runs on {device} in {precision}")
 
     def _detect(self, picture: Float) -> Float:
         (model,) = registry.models("detector")
@@ -193,6 +242,10 @@ class Restorer:
         session = self._pool.session(self._library.graph(model, "fp32"), device="cpu", precision="fp32")
         crop = Crop(picture)
         return model.family.finish(session.run(model.family.prepare(crop)), crop)
+
+
+def _give_up(session: Session, error: EngineError) -> Session:
+    raise error
 
 
 def restore(picture: NDArray[Any], *, model: str = "auto", **options: Any) -> NDArray[Any]:

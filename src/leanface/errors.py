@@ -43,7 +43,15 @@ class DeviceError(LeanfaceError):
 
 
 class EngineError(LeanfaceError):
-    """A network failed on one picture: out of memory, or a result that is no picture."""
+    """A network failed on one picture."""
+
+
+class OutOfMemoryError(EngineError):
+    """There was not enough memory for a network, on a card or in the process."""
+
+
+class BrokenOutputError(EngineError):
+    """A network's result is no picture: not finite numbers, or black for a picture that is not."""
 
 
 class BudgetError(LeanfaceError):

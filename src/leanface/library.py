@@ -8,17 +8,23 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leanface import registry, settings
+from leanface.engine.session import Graph
 from leanface.errors import ModelError, UsageError
 from leanface.registry import ASSETS, Model
 from leanface.weights import manifest
 from leanface.weights.store import Located, Store
 
+if TYPE_CHECKING:
+    from leanface.graphs.builder import Compute
+
 EMBEDDED = "lite"
 PREFERRED = ("gpen-512", "gpen-1024", "gpen-256", "gpen-2048")
 """Published models that ``auto`` takes when their weights are here, the best first."""
 
+_TYPES: dict[str, Compute] = {"bf16": "bfloat16", "fp16": "float16"}
 _BUILD = 1  # raised when a builder's output changes, so that cached graphs are made anew
 
 
@@ -107,17 +113,22 @@ class Library:
         ids = next((m.variant.files for m in registry.models() if m.variant.id == name), (best.id,))
         kept = [file for file in map(manifest.get, ids) if (self.store.folder / file.name).is_file()]
         freed = sum(self.store.remove(file) for file in kept or [best])
-        for graph in self._graphs.glob(f"{name}-*.onnx"):
-            freed += graph.stat().st_size
-            graph.unlink()
+        made = [*self._graphs.glob(f"{name}-*.onnx"), *self._compiled.glob(f"{name}-*/*/*.blob")]
+        for file in made:
+            freed += file.stat().st_size
+            file.unlink()
         return freed
 
     @property
     def _graphs(self) -> Path:
         return self.store.settings.cache / "graphs"
 
-    def graph(self, model: Model, precision: str, *, exact: bool = False) -> Path:
-        """The graph file of a model; the first call may build it.
+    @property
+    def _compiled(self) -> Path:
+        return self.store.settings.cache / "compiled"
+
+    def graph(self, model: Model, precision: str, *, exact: bool = False) -> Graph:
+        """The graph of a model; the first call may build its file.
 
         Args:
             model: whose.
@@ -129,15 +140,15 @@ class Library:
         """
         variant = model.variant
         if variant.asset:
-            return ASSETS / variant.asset
+            return self._graph(ASSETS / variant.asset)
         located = self.find(model)
         if located is None:
             how = self.store.how_to_get(self.file(variant.id))
             raise ModelError(f"{how}, or run: leanface models get {variant.id}")
         published = located.path.suffix == ".onnx"
         if variant.build is None:
-            return located.path
-        form = "exact" if exact else "bf16" if precision == "bf16" else "half"
+            return self._graph(located.path)
+        form = precision if precision in _TYPES else "exact" if exact else "half"
         name = f"{variant.id}-{located.sha256[:16]}-{form}-{_BUILD}.onnx"
         target = self._graphs / name
         if not target.is_file():
@@ -145,16 +156,19 @@ class Library:
                 _build(model, located.path, target, form)
             except ValueError as error:
                 if published:  # an export whose weights have other names runs as it is
-                    return located.path
+                    return self._graph(located.path)
                 raise ModelError(f"{located.path} does not hold {variant.id}: {error}") from error
-        return target
+        return self._graph(target, typed=form in _TYPES)
+
+    def _graph(self, path: Path, *, typed: bool = False) -> Graph:
+        return Graph(path, typed, compiled=self._compiled / path.stem)
 
 
 def _build(model: Model, source: Path, target: Path, form: str) -> None:
     """Write the graph of a checkpoint, whole or not at all.
 
     The ``bf16`` form is typed so, since engines then keep its weights as they are, in half the memory;
-    ``half`` and ``exact`` compute in float32 with weights of 16 or 32 bits.
+    ``fp16`` likewise; ``half`` and ``exact`` compute in float32 with weights of 16 or 32 bits.
 
     Raises:
         ValueError: the checkpoint is another network's.
@@ -165,7 +179,7 @@ def _build(model: Model, source: Path, target: Path, form: str) -> None:
     assert model.variant.build is not None
     graph = model.variant.build(
         formats.load(source), name=model.variant.id, half=form != "exact",
-        compute="bfloat16" if form == "bf16" else "float32", licence=model.variant.licence,
+        compute=_TYPES.get(form, "float32"), licence=model.variant.licence,
     )  # fmt: skip
     temporary = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:

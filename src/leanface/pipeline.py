@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from leanface import pixels as px
 from leanface.engine import device as machine
 from leanface.engine.session import Session
+from leanface.errors import EngineError
 from leanface.pixels import Float, Matrix
 from leanface.registry import Crop, Model
 from leanface.stages.align import crop as take_crop
@@ -45,19 +46,48 @@ class Clock:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a restoration works with; each of the two callables loads at its first call.
+    """What a restoration works with; generator and detector load at their first call.
 
     Attributes:
         model: the restorer.
         size: side of its crops.
         generator: its session.
         detector: finds candidates, see ``stages.detect``.
+        instead: given a session and how it failed on a crop, the one to go on with; raises the error where
+            there is none.
     """
 
     model: Model
     size: int
     generator: Callable[[], Session]
     detector: Detector
+    instead: Callable[[Session, EngineError], Session]
+
+
+class _Network:
+    """The restorer at work: a session, and what takes its place when it fails."""
+
+    def __init__(self, tools: Tools, clock: Clock, event: Event) -> None:
+        self._tools, self._clock, self._event = tools, clock, event
+        self._start(tools.generator)
+
+    def _start(self, load: Callable[..., Session], *failure: Any) -> None:
+        with self._clock.time("load"):
+            self.session = load(*failure)
+        self._event("loaded", {"device": self.session.device})
+
+    def restored(self, image: Image, matrix: Matrix) -> tuple[Float, Float]:
+        """A crop, and the same restored."""
+        with self._clock.time("align"):
+            pixels = take_crop(image.pixels, matrix, self._tools.size)
+        crop = Crop(pixels, scale=float(np.hypot(*matrix[:, 0])))
+        while True:
+            try:
+                with self._clock.time("restore"):
+                    return pixels, restore(crop, self._tools.model.family, self.session.run, gray=image.gray)
+            except EngineError as error:
+                failure = self.session, error
+            self._start(self._tools.instead, *failure)
 
 
 def run(image: Image, tools: Tools, options: Options, event: Event) -> Result:
@@ -111,17 +141,17 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
     reports |= {id(face): FaceReport(face.box, face.score, "skipped", why) for face, why in left_alone}
 
     out = image.pixels
-    session = None
+    network = None
     crops: list[FaceCrop] = []
     if chosen and options.strength > 0:
         out = image.pixels.copy()
-        session = _load(tools, clock, event)
+        network = _Network(tools, clock, event)
         template = np.array(tools.model.family.template) * tools.size
         mask = feather(tools.size)
         # Smaller faces first, so that the nearer of two that overlap ends on top.
         for face in reversed(chosen):
             matrix = similarity(face.landmarks, template)
-            crop, restored = _restored(image, matrix, tools, session, clock)
+            crop, restored = network.restored(image, matrix)
             with clock.time("blend"):
                 if options.color_match:
                     restored = match_color(crop, restored)
@@ -137,7 +167,7 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
     reason = ""
     if not chosen:
         reason = "no face found" if not found else f"no face chosen of {len(found)} found"
-    result = _result(Image(out, image.alpha, image.gray), faces, reason, tools, session, clock)
+    result = _result(Image(out, image.alpha, image.gray), faces, reason, tools, network, clock)
     return replace(result, crops=tuple(crops))
 
 
@@ -171,9 +201,9 @@ def _whole(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
         return _result(image, (), "strength 0", tools, None, clock, notes)
     size = tools.size
     event("resized", {"width": size, "height": size})
-    session = _load(tools, clock, event)
+    network = _Network(tools, clock, event)
     matrix = fit(image.width, image.height, size)
-    crop, restored = _restored(image, matrix, tools, session, clock)
+    crop, restored = network.restored(image, matrix)
     with clock.time("blend"):
         if max(image.width, image.height) > size:
             out = image.pixels.copy()
@@ -186,24 +216,7 @@ def _whole(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
             inner = mixed[top : top + height, left : left + width]
             out = px.to_depth(inner, image.pixels.dtype)
             alpha = _resized_alpha(image.alpha, width, height)
-    return _result(Image(out, alpha, image.gray), (), "", tools, session, clock, notes)
-
-
-def _load(tools: Tools, clock: Clock, event: Event) -> Session:
-    with clock.time("load"):
-        session = tools.generator()
-    event("loaded", {"device": session.device})
-    return session
-
-
-def _restored(
-    image: Image, matrix: Matrix, tools: Tools, session: Session, clock: Clock
-) -> tuple[Float, Float]:
-    with clock.time("align"):
-        pixels = take_crop(image.pixels, matrix, tools.size)
-    crop = Crop(pixels, scale=float(np.hypot(*matrix[:, 0])))
-    with clock.time("restore"):
-        return pixels, restore(crop, tools.model.family, session.run, gray=image.gray)
+    return _result(Image(out, alpha, image.gray), (), "", tools, network, clock, notes)
 
 
 def _result(
@@ -211,7 +224,7 @@ def _result(
     faces: tuple[FaceReport, ...],
     reason: str,
     tools: Tools,
-    session: Session | None,
+    network: _Network | None,
     clock: Clock,
     notes: tuple[str, ...] = (),
 ) -> Result:
@@ -221,8 +234,8 @@ def _result(
         status="skipped" if reason else "restored",
         reason=reason,
         model=tools.model.variant.id,
-        device=session.device if session else "",
-        precision=session.precision if session else "",
+        device=network.session.device if network else "",
+        precision=network.session.precision if network else "",
         seconds=clock.seconds,
         peak_bytes=machine.peak_bytes(),
         notes=notes,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import TracebackType
 
 from leanface.engine import device as machine
 from leanface.engine.backends import onnxruntime, openvino
-from leanface.engine.session import Engine, Session
+from leanface.engine.session import Engine, Graph, Session
 from leanface.errors import DeviceError
 
 ENGINES: tuple[Engine, ...] = (onnxruntime, openvino)
@@ -21,19 +20,34 @@ def choose_device() -> str:
     return next((name for name in _FASTER if name in offered), "cpu")
 
 
-def resolve(device: str, precision: str, bears: tuple[str, ...]) -> tuple[str, str]:
+def resolve(device: str, precision: str, bears: tuple[str, ...], *, typed: bool = False) -> tuple[str, str]:
     """The device and precision that a request comes to.
 
     Args:
         device: one of ``DEVICES``, ``cuda:N``, or ``auto``.
         precision: ``fp32``, ``bf16``, ``fp16`` or ``auto``.
         bears: the precisions that the network's results survive.
+        typed: its graph can be had in 16-bit types.
 
     Raises:
         DeviceError: the device is not there (says what is) or cannot do that precision.
     """
     name = choose_device() if device == "auto" else device
-    return name, _engine(name).choose_precision(name, precision, bears)
+    return name, _engine(name).choose_precision(name, precision, bears, typed=typed)
+
+
+def leaner(
+    device: str, precision: str, bears: tuple[str, ...], *, typed: bool = False
+) -> tuple[str, str] | None:
+    """What to try after an out-of-memory: the same device in 16 bits, then the processor; None at the end."""
+    engine = _engine(device)
+    if precision == "fp32":
+        for fewer in ("fp16", "bf16"):
+            try:
+                return device, engine.choose_precision(device, fewer, bears, typed=typed)
+            except DeviceError:
+                continue  # not in that one
+    return None if device == "cpu" else resolve("cpu", "auto", bears, typed=typed)
 
 
 def memory_in_use(device: str) -> tuple[str, int]:
@@ -46,30 +60,44 @@ def memory_in_use(device: str) -> tuple[str, int]:
 
 
 class Pool:
-    """At most one session per graph file. A context manager; not for use by several threads at once."""
+    """Sessions by graph, device and precision. A context manager; not for use by several threads at once.
 
-    def __init__(self, *, threads: int | None = None) -> None:
+    Args:
+        threads: processor threads; None takes all cores.
+        limit: bytes that a session may take of a graphics card, where its engine can hold that.
+    """
+
+    def __init__(self, *, threads: int | None = None, limit: int | None = None) -> None:
         self.threads = threads or machine.cores()
-        self._sessions: dict[Path, Session] = {}
+        self.limit = limit
+        self._sessions: dict[tuple[Graph, str, str], Session] = {}
 
-    def session(self, model: Path, *, device: str, precision: str) -> Session:
-        """The session of a graph file, opened at the first call.
+    def session(self, graph: Graph, *, device: str, precision: str) -> Session:
+        """The session of a graph, opened at the first call.
 
         Args:
-            model: the ONNX file.
+            graph: what to run.
             device: as ``resolve`` gave it.
             precision: as ``resolve`` gave it.
 
         Raises:
             DeviceError: the device does not run it.
             ModelError: the engine cannot read the graph.
+            OutOfMemoryError: there is not enough memory.
         """
-        if model not in self._sessions:
-            engine = _engine(device)
-            self._sessions[model] = engine.open_session(
-                model, device=device, precision=precision, threads=self.threads
+        key = graph, device, precision
+        if key not in self._sessions:
+            self._sessions[key] = _engine(device).open_session(
+                graph, device=device, precision=precision, threads=self.threads, limit=self.limit
             )
-        return self._sessions[model]
+        return self._sessions[key]
+
+    def discard(self, session: Session) -> None:
+        """Free one session."""
+        for key, kept in list(self._sessions.items()):
+            if kept is session:
+                del self._sessions[key]
+        session.close()
 
     def close(self) -> None:
         """Free all sessions; they are opened anew when needed."""

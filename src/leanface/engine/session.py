@@ -1,15 +1,35 @@
-"""What an engine gives: a graph that is ready to run."""
+"""What an engine takes, a graph file, and what it gives: a session that is ready to run."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leanface.errors import EngineError, OutOfMemoryError
+
 Tensors = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An ONNX file, and what an engine cannot see from outside.
+
+    Attributes:
+        path: the file; free dimensions stay free, each run may have another shape.
+        typed: 16-bit types are in the graph itself and say what is computed in which; else it is float32
+            throughout, and the engine may compute in less.
+        compiled: a folder of this graph's own where an engine keeps what it has compiled; made at need.
+    """
+
+    path: Path
+    typed: bool = False
+    compiled: Path | None = None
 
 
 class Session(Protocol):
@@ -31,7 +51,7 @@ class Session(Protocol):
             float32 arrays by the graph's output names, owned by the caller.
 
         Raises:
-            EngineError: the engine failed.
+            EngineError: the engine failed; as OutOfMemoryError for want of memory.
         """
         ...
 
@@ -50,9 +70,31 @@ class Engine(Protocol):
 
     def card_bytes(self, device: str) -> int: ...
 
-    def choose_precision(self, device: str, precision: str, bears: tuple[str, ...]) -> str: ...
+    def choose_precision(
+        self, device: str, precision: str, bears: tuple[str, ...], *, typed: bool
+    ) -> str: ...
 
-    def open_session(self, model: Path, *, device: str, precision: str, threads: int) -> Session: ...
+    def open_session(
+        self, graph: Graph, *, device: str, precision: str, threads: int, limit: int | None
+    ) -> Session: ...
+
+
+_WANT_OF_MEMORY = re.compile(
+    "bad_alloc|out of memory|OUT_OF_RESOURCES|ALLOC_FAILED|ALLOCATION_FAILURE|allocate|8007000E",
+    re.IGNORECASE,
+)
+
+
+def is_want_of_memory(error: Exception) -> bool:
+    """Whether a library failed for want of memory: its errors say so in words only."""
+    return isinstance(error, MemoryError) or bool(_WANT_OF_MEMORY.search(str(error)))
+
+
+def failed(name: str, device: str, precision: str, error: Exception) -> EngineError:
+    """The error of an engine that failed while it computed."""
+    if is_want_of_memory(error):
+        return OutOfMemoryError(f"not enough memory on {device} in {precision} ({first_line(error)})")
+    return EngineError(f"{name} failed on {device} ({first_line(error)})")
 
 
 def first_line(error: Exception) -> str:

@@ -8,9 +8,11 @@ import numpy as np
 
 from leanface import pixels as px
 from leanface.engine.session import Tensors
-from leanface.errors import EngineError
+from leanface.errors import BrokenOutputError
 from leanface.pixels import Float
 from leanface.registry import Crop, Family
+
+_BLACK = 0.1  # a crop that is nowhere lighter may well come back black
 
 
 def restore(crop: Crop, family: Family, run: Callable[[Tensors], Tensors], *, gray: bool) -> Float:
@@ -26,11 +28,14 @@ def restore(crop: Crop, family: Family, run: Callable[[Tensors], Tensors], *, gr
         float32 [size, size, 3] in [0, 1].
 
     Raises:
-        EngineError: the network returned something that is no picture.
+        BrokenOutputError: the network returned something that is no picture.
+        EngineError: it failed.
     """
     restored = family.finish(run(family.prepare(crop)), crop)
     if restored.shape != crop.pixels.shape or not np.isfinite(restored).all():
-        raise EngineError("the network did not return a picture; try another precision")
+        raise BrokenOutputError("the network did not return a picture; try another precision")
+    if restored.max() <= 0 and crop.pixels.max() > _BLACK:
+        raise BrokenOutputError("the network returned a black picture; try another precision")
     if gray:
         restored = np.repeat(px.luminance(restored)[..., None], 3, axis=2)
     return np.clip(restored, 0, 1)

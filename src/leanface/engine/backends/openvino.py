@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leanface.engine.session import Session, Tensors, first_line
+from leanface.engine.session import Graph, Session, Tensors, failed, first_line, is_want_of_memory
 from leanface.errors import DeviceError, EngineError, ModelError
 
 NAME = "OpenVINO"
@@ -22,6 +26,7 @@ _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
 def _core() -> Any:
     import openvino as ov
 
+    _return_large_blocks()
     return ov.Core()
 
 
@@ -45,7 +50,7 @@ def card_bytes(device: str) -> int:
         return 0
 
 
-def choose_precision(device: str, precision: str, bears: tuple[str, ...]) -> str:
+def choose_precision(device: str, precision: str, bears: tuple[str, ...], *, typed: bool) -> str:
     """What a device will compute a network in.
 
     Args:
@@ -53,6 +58,7 @@ def choose_precision(device: str, precision: str, bears: tuple[str, ...]) -> str
         precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 where the processor computes in it, else
             fp32; fp16 on a graphics card.
         bears: the precisions that the network's results survive; the others are refused.
+        typed: its graph can be had in 16-bit types; makes no difference here.
 
     Raises:
         DeviceError: the device or the network cannot do that precision; says what they can.
@@ -66,33 +72,98 @@ def choose_precision(device: str, precision: str, bears: tuple[str, ...]) -> str
     return precision
 
 
-def open_session(model: Path, *, device: str, precision: str, threads: int) -> Session:
-    """Load an ONNX file.
+def open_session(graph: Graph, *, device: str, precision: str, threads: int, limit: int | None) -> Session:
+    """Load a graph.
+
+    What was compiled is kept where the graph says. From there it is loaded in a third of the time, and its
+    weights are mapped, not copied.
 
     Args:
-        model: the file; free dimensions stay free, each run may have another shape.
+        graph: what to load.
         device: ``cpu``, ``gpu`` or ``npu``, and on this machine.
         precision: one that ``choose_precision`` gave.
         threads: processor threads.
+        limit: bytes of the device; OpenVINO knows no limit, and what a graph takes is known before.
 
     Raises:
         DeviceError: the graph does not run on the device.
+        OutOfMemoryError: there is not enough memory.
         ModelError: OpenVINO cannot read the file.
     """
     core = _core()
     name = device.upper()
-    config = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
+    # The types in a typed graph decide; another hint than f32 would round more.
+    hint = "f32" if graph.typed and name == "CPU" else _HINTS[precision]
+    config = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
     if name == "CPU":
         config["INFERENCE_NUM_THREADS"] = str(threads)
+    folder = graph.compiled / f"{device}-{precision}" if graph.compiled else None
+    before = _blobs(folder)
+    if folder and _is_writable(folder):
+        config["CACHE_DIR"] = str(folder)
     try:
-        graph = core.read_model(model)
-    except RuntimeError as error:
-        raise ModelError(f"{model}: OpenVINO cannot read it ({first_line(error)})") from error
-    try:
-        compiled = core.compile_model(graph, name, config)
-    except RuntimeError as error:
-        raise DeviceError(f"{model.name} does not run on {device} ({first_line(error)})") from error
+        compiled = core.compile_model(graph.path, name, config)
+        if new := _blobs(folder) - before:
+            # Once more, from what has just been kept: its weights then need no memory of their own.
+            del compiled
+            compiled = core.compile_model(graph.path, name, config)
+    except (RuntimeError, MemoryError) as error:
+        if is_want_of_memory(error):
+            raise failed(NAME, device, precision, error) from error
+        raise _explained(core, graph.path, device, error) from error
+    for old in before if new else ():  # of another version of the graph or of OpenVINO
+        with suppress(OSError):  # in use by another process
+            old.unlink()
+    if folder:
+        _unmap_read(folder)
     return _OpenVinoSession(compiled, device, precision)
+
+
+def _explained(core: Any, model: Path, device: str, error: Exception) -> DeviceError | ModelError:
+    """Whose fault it is that a graph was not compiled: the file's or the device's."""
+    try:
+        core.read_model(model)
+    except RuntimeError as unreadable:
+        return ModelError(f"{model}: OpenVINO cannot read it ({first_line(unreadable)})")
+    return DeviceError(f"{model.name} does not run on {device} ({first_line(error)})")
+
+
+def _return_large_blocks() -> None:
+    """Have glibc give back every freed block of 64 KiB or more at once.
+
+    By itself it learns to keep blocks of up to 32 MiB, and the holes that compiling leaves then stay: 30 to
+    110 MB with a network of 71 million weights, and never twice the same (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(-3, 1 << 16)
+
+
+def _unmap_read(folder: Path) -> None:
+    """Give back the pages of mapped files of ``folder`` that have been read, while the mappings stay.
+
+    Of weights that OpenVINO has brought into an order of its own when it loaded them, the file's pages are not
+    read again. The others come back from the system's cache when they are (madvise(2), MADV_DONTNEED).
+    """
+    if sys.platform != "linux":
+        return
+    for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
+        span, mode, _, _, _, *name = line.split(maxsplit=5)
+        if name and name[0].startswith(f"{folder}{os.sep}") and "w" not in mode:
+            first, last = (int(bound, 16) for bound in span.split("-"))
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), 4)
+
+
+def _is_writable(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False  # a cache that cannot be written is a cache less, no error
+    return os.access(path, os.W_OK)
+
+
+def _blobs(folder: Path | None) -> set[Path]:
+    return set(folder.glob("*.blob")) if folder else set()
 
 
 class _OpenVinoSession:
@@ -107,8 +178,8 @@ class _OpenVinoSession:
             raise EngineError("the session is closed")
         try:
             self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
-        except RuntimeError as error:
-            raise EngineError(f"OpenVINO failed on {self.device} ({first_line(error)})") from error
+        except (RuntimeError, MemoryError) as error:
+            raise failed(NAME, self.device, self.precision, error) from error
         # A copy, since the engine writes the next result into the same memory.
         return {name: self._request.get_tensor(name).data.copy() for name in self._outputs}
 
