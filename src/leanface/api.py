@@ -25,6 +25,7 @@ from leanface.errors import (
     BrokenOutputError,
     EngineError,
     InputError,
+    ModelError,
     OutOfMemoryError,
     OutputError,
     UsageError,
@@ -57,7 +58,8 @@ class Restorer:
         detector, generator: what finds and what restores faces, instead of the model's own networks.
 
     Raises:
-        UsageError: an unknown model or size.
+        UsageError: an unknown model or size, a knob turned that the model does not have, or a limit for a
+            model whose needs were not measured.
         ModelError: the weights given are not what they should be.
     """
 
@@ -89,6 +91,9 @@ class Restorer:
         self.precision = precision
         self.memory = plan_memory.parse(memory) if isinstance(memory, str) else memory
         self.options = options or Options()
+        registry.turned(self.model, self.options.knobs)
+        if self.memory is not None:
+            self._check_measured()
         self._on_event = on_event or (lambda name, values: None)
         self._planned: str = precision
         self._stepped: tuple[str, str] | None = None  # device and precision after a failure, for good
@@ -107,17 +112,18 @@ class Restorer:
             options: instead of the Restorer's own.
 
         Raises:
-            UsageError: not such an array.
+            UsageError: not such an array, or a knob turned that the model does not have.
             BudgetError: the memory limit is below what the picture needs.
             DeviceError, ModelError: the model cannot be loaded.
             EngineError: the model fails.
         """
-        image = picture if isinstance(picture, Image) else Image(picture)
+        image, options = picture if isinstance(picture, Image) else Image(picture), options or self.options
+        knobs = registry.turned(self.model, options.knobs)
         self._planned = self.precision
         if self.memory is not None and self._on_processor:
             self._planned = self.plan(image.width, image.height, options).option.precision
-        tools = pipeline.Tools(self.model, self.size, self._generator, self._detector, self._instead)
-        result = pipeline.run(image, tools, options or self.options, self._on_event)
+        tools = pipeline.Tools(self.model, self.size, self._generator, self._detector, self._instead, knobs)
+        result = pipeline.run(image, tools, options, self._on_event)
         notes, self._notes = self._notes, []
         return replace(result, notes=(*result.notes, *notes))
 
@@ -141,6 +147,7 @@ class Restorer:
             BudgetError: more than the memory limit; says the least that would do.
             UsageError: the model was not measured for the device and precision.
         """
+        self._check_measured()
         if not self._on_processor:
             raise UsageError("needs are known for the processor only")
         able = precisions("cpu")
@@ -207,6 +214,8 @@ class Restorer:
                 self.device, self._planned, variant.precisions, typed=variant.build is not None
             )
             graph = self._library.graph(self.model, precision, exact=self.precision == "fp32")
+            if graph.path.parent != registry.ASSETS:
+                self._check_takes(graph.path)
             try:
                 return self._pool.session(graph, device=device, precision=precision)
             except OutOfMemoryError as error:
@@ -236,7 +245,30 @@ class Restorer:
         self._stepped = device, precision
         self._notes.append(f"{self.model.variant.id} {why}; from here on it runs on {device} in {precision}")
 
-    def _detect(self, picture: Float) -> Float:
+    def _check_measured(self) -> None:
+        if not self.model.variant.options:
+            raise UsageError(f"what {self.model.variant.id} needs was not measured; use it without a limit")
+
+    def _check_takes(self, graph: Path) -> None:
+        """Refuse a graph that takes or gives something else than the family does.
+
+        Raises:
+            ModelError: says what the file takes and gives, and what is needed.
+        """
+        from leanface.weights.signature import Shaped, Signature, read
+
+        found, variant = read(graph), self.model.variant
+        black = np.zeros((self.size, self.size, 3), np.float32)
+        knobs = registry.turned(self.model, {})
+        inputs = self.model.family.prepare(Crop(black, factor=variant.factor, knobs=knobs))
+        needed = Signature(
+            {name: Shaped(array.dtype.name, array.shape) for name, array in inputs.items()},
+            {"output": Shaped("float32", (1, 3, None, None))},
+        )
+        if not found.serves(needed):
+            raise ModelError(f"{graph} does not hold {variant.id}: it is {found}; needed is {needed}")
+
+    def _detect(self, picture: NDArray[np.uint8]) -> Float:
         (model,) = registry.models("detector")
         # Always on the processor: it takes milliseconds there, and leaves a small card to the restorer.
         session = self._pool.session(self._library.graph(model, "fp32"), device="cpu", precision="fp32")

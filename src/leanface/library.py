@@ -174,6 +174,7 @@ def _build(model: Model, source: Path, target: Path, form: str) -> None:
         ValueError: the checkpoint is another network's.
         ModelError: it cannot be read, or the cache cannot be written.
     """
+    from leanface.graphs.builder import save
     from leanface.weights import formats
 
     assert model.variant.build is not None
@@ -184,7 +185,7 @@ def _build(model: Model, source: Path, target: Path, form: str) -> None:
     temporary = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(graph.SerializeToString())
+        save(graph, temporary)
         temporary.replace(target)
     except OSError as error:
         raise ModelError(f"{target}: the graph cannot be kept there ({error.strerror or error})") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,6 +55,7 @@ class Tools:
         detector: finds candidates, see ``stages.detect``.
         instead: given a session and how it failed on a crop, the one to go on with; raises the error where
             there is none.
+        knobs: the value of each of the model's knobs.
     """
 
     model: Model
@@ -62,6 +63,7 @@ class Tools:
     generator: Callable[[], Session]
     detector: Detector
     instead: Callable[[Session, EngineError], Session]
+    knobs: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Network:
@@ -80,7 +82,8 @@ class _Network:
         """A crop, and the same restored."""
         with self._clock.time("align"):
             pixels = take_crop(image.pixels, matrix, self._tools.size)
-        crop = Crop(pixels, scale=float(np.hypot(*matrix[:, 0])))
+        variant, scale = self._tools.model.variant, float(np.hypot(*matrix[:, 0]))
+        crop = Crop(pixels, scale, variant.factor, self._tools.knobs)
         while True:
             try:
                 with self._clock.time("restore"):
@@ -212,8 +215,10 @@ def _whole(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
         else:
             width, height = fitted(image.width, image.height, size)
             left, top = (size - width) // 2, (size - height) // 2
-            mixed = crop + np.float32(options.strength) * (restored - crop)
-            inner = mixed[top : top + height, left : left + width]
+            restored -= crop
+            restored *= np.float32(options.strength)
+            restored += crop
+            inner = restored[top : top + height, left : left + width]
             out = px.to_depth(inner, image.pixels.dtype)
             alpha = _resized_alpha(image.alpha, width, height)
     return _result(Image(out, alpha, image.gray), (), "", tools, network, clock, notes)

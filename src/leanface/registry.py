@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from leanface import pixels as px
 from leanface.engine.memory import Option
 from leanface.errors import UsageError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from leanface.engine.session import Tensors
     from leanface.graphs.builder import Build
     from leanface.pixels import Float
@@ -43,12 +48,35 @@ class Crop:
     """What a network looks at.
 
     Attributes:
-        pixels: float32 [height, width, 3] RGB in [0, 1].
+        pixels: [height, width, 3] RGB; float32 in [0, 1] for a restorer, uint8 for a detector.
         scale: crop pixels per picture pixel; above 1 the picture is coarser than the crop.
+        factor: the variant's ``factor``.
+        knobs: the value of each knob that the family declares.
     """
 
-    pixels: Float
+    pixels: NDArray[Any]
     scale: float = 1.0
+    factor: int = 1
+    knobs: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Something about a family's networks that users may turn.
+
+    Attributes:
+        name: of the field of ``Options`` that holds it, and of the flag of the command line.
+        about: one line for users.
+        default: its value where the user gives none.
+        low: the least value.
+        high: the largest value.
+    """
+
+    name: str
+    about: str
+    default: float
+    low: float = 0.0
+    high: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,8 +86,10 @@ class Variant:
     Attributes:
         id: the name users type.
         sizes: sides of the square crops it takes, in pixels, the usual one first.
-        asset: its graph file inside the package; empty for published weights, which ``files`` names.
-        files: ids in the manifest of weights, each of which gives the whole network; the best one first.
+        asset: its graph file inside the package; empty where only published weights give one.
+        files: ids in the manifest of weights, each of which gives the whole network, the best one first; one
+            that is here goes before the asset.
+        factor: how many times larger the network's output is than its input.
         options: ways to run it on a processor, from the best to the leanest, with what each costs.
         build: makes its graph from the arrays of such a file; None runs a published graph as it is.
         licence: of its weights, as an SPDX identifier or in words.
@@ -76,6 +106,7 @@ class Variant:
     about: str
     asset: str = ""
     files: tuple[str, ...] = ()
+    factor: int = 1
     options: tuple[Option, ...] = ()
     build: Build | None = None
 
@@ -88,19 +119,21 @@ class Family:
         id: name of the family and of its file.
         role: ``restorer`` takes and returns faces; ``detector`` finds them.
         template: five landmarks in a crop of side 1; None where the family aligns nothing.
-        prepare: crop -> the graph's inputs.
+        prepare: crop -> the graph's inputs by name, of the types that the graph declares.
         finish: the graph's outputs and the crop they belong to -> what the family gives. A restorer: float32
             [size, size, 3] in [0, 1]. A detector: float32 [n, 15], per candidate left, top, right, bottom in
             pixels, score, and five landmarks x, y.
         variants: the usual one first.
+        knobs: what users may turn.
     """
 
     id: str
     role: Role
     template: tuple[tuple[float, float], ...] | None
-    prepare: Callable[[Crop], Tensors]
+    prepare: Callable[[Crop], Mapping[str, NDArray[Any]]]
     finish: Callable[[Tensors, Crop], Float]
     variants: tuple[Variant, ...]
+    knobs: tuple[Knob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,3 +183,37 @@ def find(model_id: str, role: Role = "restorer") -> Model:
             return model
     names = ", ".join(m.variant.id for m in known)
     raise UsageError(f"there is no model {model_id!r}; choose auto or one of {names}")
+
+
+def signed_input(crop: Crop) -> dict[str, NDArray[Any]]:
+    """The input of networks that look at RGB in [-1, 1]: ``input`` [1, 3, height, width]."""
+    planes = px.planes(crop.pixels)
+    planes *= np.float32(2)
+    planes -= np.float32(1)
+    return {"input": planes}
+
+
+def signed_picture(outputs: Tensors, crop: Crop) -> Float:
+    """The picture of networks that give RGB in [-1, 1], whatever they call their first output."""
+    picture = px.interleaved(next(iter(outputs.values())))
+    picture += np.float32(1)
+    picture *= np.float32(0.5)
+    return picture
+
+
+def turned(model: Model, given: Mapping[str, float]) -> dict[str, float]:
+    """The value of each of a model's knobs: as given, else its default.
+
+    Raises:
+        UsageError: the family has no such knob (names those that have), or the value is out of its range.
+    """
+    knobs = {knob.name: knob for knob in model.family.knobs}
+    for name, value in given.items():
+        if name not in knobs:
+            having = [f.id for f in families() if name in {knob.name for knob in f.knobs}]
+            where = f"; it is for {', '.join(having)}" if having else ""
+            raise UsageError(f"{model.variant.id} takes no {name}{where}")
+        low, high = knobs[name].low, knobs[name].high
+        if not low <= value <= high:
+            raise UsageError(f"{name} of {model.variant.id} lies between {low:g} and {high:g}, not {value:g}")
+    return {name: given.get(name, knob.default) for name, knob in knobs.items()}

@@ -97,6 +97,8 @@ class Options:
         keep_crops: the result holds each restored face's crop, before and after.
         min_face: faces whose longer side is below this many pixels are left alone.
         threshold: the detector's least confidence, 0 to 1.
+        fidelity: for models that have this knob, 0 (the best looking face) to 1 (the truest to the picture);
+            None takes the model's usual value.
     """
 
     faces: Faces = "all"
@@ -110,6 +112,7 @@ class Options:
     keep_crops: bool = False
     min_face: int = 20
     threshold: float = 0.8
+    fidelity: float | None = None
 
     def __post_init__(self) -> None:
         if self.faces not in get_args(Faces):
@@ -127,6 +130,11 @@ class Options:
             raise UsageError(f"min_face must be 0 or more pixels, not {self.min_face}")
         if self.whole and (self.keep_crops or self.grain):
             raise UsageError("crops and grain are of faces that are found; no face is looked for here")
+
+    @property
+    def knobs(self) -> dict[str, float]:
+        """The knobs that are turned, by name; ``registry.turned`` checks them against a model's."""
+        return {} if self.fidelity is None else {"fidelity": self.fidelity}
 
     @property
     def whole(self) -> bool:

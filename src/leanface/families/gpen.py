@@ -34,7 +34,10 @@ _TEMPLATE = tuple(
 
 
 def _prepare(crop: Crop) -> Tensors:
-    return {"input": px.planes(crop.pixels * np.float32(2) - np.float32(1))}
+    planes = px.planes(crop.pixels)
+    planes *= np.float32(2)
+    planes -= np.float32(1)
+    return {"input": planes}
 
 
 def _finish(outputs: Tensors, crop: Crop) -> Float:

@@ -1,10 +1,14 @@
-"""Real-ESRGAN (Wang et al., 2021) as a restorer of faces: the crop is shrunk, then enlarged by 4.
+"""Real-ESRGAN (Wang et al., 2021) as a restorer of faces: the crop is shrunk, then enlarged by 4 or 2.
 
-The network knows nothing of faces and takes everything it sees for detail or damage. So the crop is shrunk to
-what the face really holds, and where the crop already was as sharp as the result it is kept.
+The networks know nothing of faces and take everything they see for detail or damage. So the crop is shrunk to
+what the face really holds, but no further than the network can bring back to its size; and where the crop
+already was as sharp as the result it is kept.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +18,12 @@ from leanface.engine.session import Tensors
 from leanface.pixels import Float
 from leanface.registry import FFHQ, Crop, Family, Variant
 
-_FACTOR = 4
-_WORKING_SIZES = (128, 192, 256)  # for a crop of 512
+if TYPE_CHECKING:
+    import onnx
+
+    from leanface.graphs.builder import Compute, Weights
+
+_RESULTS = (1, 1.5, 2)  # sides that the enlarged picture may have, in sides of the crop
 _NOISE_SPREAD = 2.9  # 95th percentile over median of |x| for Gaussian noise
 _VISIBLE = 1.5 / 255  # detail below this is not seen
 
@@ -29,7 +37,7 @@ def _finish(outputs: Tensors, crop: Crop) -> Float:
     size = crop.pixels.shape[0]
     enlarged = px.interleaved(outputs["output"])
     restored: Float = np.clip(px.resize(enlarged, size, size), 0, 1)
-    had, has = (_detail(image, enlarged.shape[0] // _FACTOR) for image in (crop.pixels, restored))
+    had, has = (_detail(image, enlarged.shape[0] // crop.factor) for image in (crop.pixels, restored))
     restored += np.float32(already_good(had, has)) * (crop.pixels - restored)
     return restored
 
@@ -38,7 +46,7 @@ def working_size(crop: Crop) -> int:
     """Side to shrink the crop to: the least that keeps what the face holds, by its size in the picture and
     by what shrinking would lose."""
     size = int(crop.pixels.shape[0])
-    sides = [side * size // 512 for side in _WORKING_SIZES]
+    sides = [int(result * size) // crop.factor for result in _RESULTS]
     holds = size / max(1.0, crop.scale)
     for side in sides:
         if side >= holds or _detail(crop.pixels, side) <= _VISIBLE:
@@ -65,6 +73,34 @@ def _detail(pixels: Float, side: int) -> float:
     return max(0.0, float(high - _NOISE_SPREAD * median))
 
 
+def _build(
+    network: str, weights: Weights, *, name: str, half: bool, compute: Compute, **metadata: str
+) -> onnx.ModelProto:
+    from leanface.graphs import realesrgan
+
+    write, factor = {
+        "x4plus": (realesrgan.rrdbnet, 4),
+        "x2plus": (realesrgan.rrdbnet, 2),
+        "compact": (realesrgan.srvgg, 4),
+    }[network]
+    return write(weights, factor=factor, name=name, half=half, compute=compute, **metadata)
+
+
+def _variant(id: str, *, bf16: int, fp32: int, about: str, **fields: Any) -> Variant:
+    """One network; ``bf16`` and ``fp32`` are what a process needs with it, in MB (10^6 bytes), on a crop of
+    512 that holds as much as it can."""
+    return Variant(
+        id=id,
+        sizes=(512, 1024),
+        licence="BSD-3-Clause",
+        origin="xinntao/Real-ESRGAN",
+        precisions=("fp32", "bf16"),
+        options=(Option("bf16", bf16 * 10**6), Option("fp32", fp32 * 10**6)),
+        about=about,
+        **fields,
+    )
+
+
 FAMILY = Family(
     id="realesrgan",
     role="restorer",
@@ -72,15 +108,41 @@ FAMILY = Family(
     prepare=_prepare,
     finish=_finish,
     variants=(
-        Variant(
-            id="realesrgan-x4plus",
-            sizes=(512, 1024),
+        _variant(
+            "realesrgan-x4plus",
             asset="realesrgan-x4plus.onnx",
-            licence="BSD-3-Clause",
-            origin="xinntao/Real-ESRGAN",
-            precisions=("fp32", "bf16"),
-            options=(Option("bf16", 570_000_000), Option("fp32", 808_000_000)),
+            files=("realesrgan-x4plus",),
+            build=partial(_build, "x4plus"),
+            factor=4,
+            bf16=745,
+            fp32=1220,
             about="embedded: crisp on light and medium damage, slower",
+        ),
+        _variant(
+            "realesrgan-x2plus",
+            files=("realesrgan-x2plus",),
+            build=partial(_build, "x2plus"),
+            factor=2,
+            bf16=745,
+            fp32=1230,
+            about="light damage, closer to the picture than x4plus",
+        ),
+        _variant(
+            "realesr-general-x4v3",
+            files=("realesr-general-x4v3",),
+            build=partial(_build, "compact"),
+            factor=4,
+            bf16=245,
+            fp32=260,
+            about="quick, light damage; smooths",
+        ),
+        _variant(
+            "realesr-animevideov3",
+            asset="realesr-animevideov3-x4.onnx",
+            factor=4,
+            bf16=245,
+            fp32=255,
+            about="embedded: for drawn faces; too smooth for photographs",
         ),
     ),
 )

@@ -6,6 +6,8 @@ three grids: boxes [1, n, 4], class scores [1, n, 2] (the second is the face), l
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from leanface.engine.session import Tensors
@@ -14,17 +16,23 @@ from leanface.registry import Crop, Family, Variant
 
 _MEAN_BGR = np.array([104, 117, 127], np.float32)
 _ANCHORS = ((8, (16, 32)), (16, (64, 128)), (32, (256, 512)))  # grid step and anchor sides, in pixels
+_LEAST_SCORE = 0.02  # of a candidate; all but a few hundred of the anchors are below
 _CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
 
 
 def _prepare(crop: Crop) -> Tensors:
-    bgr = crop.pixels[..., ::-1] * np.float32(255) - _MEAN_BGR
-    return {"input": np.ascontiguousarray(bgr.transpose(2, 0, 1)[None])}
+    bgr = crop.pixels.transpose(2, 0, 1)[::-1]
+    planes = np.empty((1, *bgr.shape), np.float32)
+    for target, plane, mean in zip(planes[0], bgr, _MEAN_BGR, strict=True):
+        np.subtract(plane, mean, out=target)
+    return {"input": planes}
 
 
 def _finish(outputs: Tensors, crop: Crop) -> Float:
     boxes, scores, points = (outputs[name][0] for name in _names(outputs))
-    x, y, side = _anchors(*crop.pixels.shape[:2])
+    likely = scores[:, 1] > _LEAST_SCORE
+    boxes, scores, points = boxes[likely], scores[likely], points[likely]
+    x, y, side = (values[likely] for values in _anchors(*crop.pixels.shape[:2]))
     centre_x = x + boxes[:, 0] * _CENTRE_VARIANCE * side
     centre_y = y + boxes[:, 1] * _CENTRE_VARIANCE * side
     half_width, half_height = (side / 2 * np.exp(boxes[:, i] * _SIZE_VARIANCE) for i in (2, 3))
@@ -46,6 +54,7 @@ def _names(outputs: Tensors) -> tuple[str, str, str]:
     return by_width[4], by_width[2], by_width[10]
 
 
+@lru_cache(maxsize=8)
 def _anchors(height: int, width: int) -> tuple[Float, Float, Float]:
     """Centres x, y and sides of all anchors, in the order of the network's outputs."""
     grids = []

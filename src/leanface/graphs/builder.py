@@ -9,11 +9,15 @@ Cast away and choose the precision they compute in themselves. With ``compute`` 
 16 bits: engines that compute in that type keep the weights as they are, in half the memory. What must stay
 exact there is marked ``wide`` and stays float32, as does what is computed from it; ``narrow`` and ``widen``
 lead from one to the other.
+
+Weights are large: each goes into the model as it comes, and ``save`` writes them one by one, so that there
+are never two copies of all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -49,33 +53,36 @@ _TYPES = {
 
 
 class GraphBuilder:
-    """Collects nodes and weights; ``model()`` checks them and returns the ONNX model."""
+    """Writes nodes and weights into an ONNX model, which ``model()`` returns."""
 
     def __init__(self, name: str, *, half: bool, compute: Compute = "float32") -> None:
-        self.name = name
         self.half = half
         self.compute = compute
-        self._nodes: list[onnx.NodeProto] = []
-        self._initializers: dict[str, onnx.TensorProto] = {}
+        typed = compute == "bfloat16"
+        self._model = onnx.ModelProto(
+            ir_version=BFLOAT16_IR_VERSION if typed else IR_VERSION, producer_name="leanface",
+            opset_import=[helper.make_opsetid("", BFLOAT16_OPSET if typed else OPSET)],
+        )  # fmt: skip
+        self._graph = self._model.graph
+        self._graph.name = name
+        self._constants: set[str] = set()
         self._weights: dict[str, str] = {}
         self._wide: set[str] = set()
-        self._inputs: list[onnx.ValueInfoProto] = []
-        self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, shape: Sequence[int | str]) -> str:
         """Declare a float32 input; a string in ``shape`` is a free dimension."""
-        self._inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+        self._graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
         self._wide.add(name)
         return name
 
     def output(self, tensor: str, name: str, shape: Sequence[int | str]) -> None:
         """Make ``tensor`` the float32 output ``name``."""
-        for node in self._nodes:
+        for node in self._graph.node:
             for names in (node.input, node.output):
                 for i, used in enumerate(names):
                     if used == tensor:
                         names[i] = name
-        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+        self._graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
     def weight(self, key: str, value: NDArray[Any], *, wide: bool = False, exact: bool = False) -> str:
         """Add a weight (once per key) and return its tensor: of the graph's type, or float32 where ``wide``.
@@ -91,12 +98,12 @@ class GraphBuilder:
         value = np.ascontiguousarray(value, dtype=np.float32)
         name = key
         if self.compute != "float32" and not wide:
-            self._initializers[key] = _tensor(key, value, self.compute)
+            self._store(key, value, self.compute)
         elif self.half and value.size > 4096 and not exact:
-            self._initializers[key] = _tensor(key, value, "float16")
+            self._store(key, value, "float16")
             name = self._node("Cast", [key], {"to": TensorProto.FLOAT}, f"{key}.float32")
         else:
-            self._initializers[key] = _tensor(key, value, "float32")
+            self._store(key, value, "float32")
         if wide:
             self._wide.add(name)
         self._weights[key] = name
@@ -104,13 +111,14 @@ class GraphBuilder:
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add a tensor of any type as it is (shapes, scales, axes)."""
-        if name not in self._initializers:
-            self._initializers[name] = numpy_helper.from_array(np.asarray(value), name)
+        if name not in self._constants:
+            self._graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+            self._constants.add(name)
         return name
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Add a node with one output."""
-        return self._node(op_type, list(inputs), attributes, f"{op_type}_{len(self._nodes)}")
+        return self._node(op_type, list(inputs), attributes, f"{op_type}_{len(self._graph.node)}")
 
     def conv(self, x: str, weight: str, bias: str | None = None, **attributes: Any) -> str:
         """2-D convolution; ``pads`` and ``strides`` as ONNX has them."""
@@ -161,39 +169,51 @@ class GraphBuilder:
         return self.constant("shape_" + "x".join(map(str, shape)), np.array(shape, np.int64))
 
     def _node(self, op_type: str, inputs: list[str], attributes: Mapping[str, Any], output: str) -> str:
-        self._nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
+        self._graph.node.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
         if not self._wide.isdisjoint(inputs):
             self._wide.add(output)
         return output
 
-    def model(self, **metadata: str) -> onnx.ModelProto:
-        """The finished model; ``metadata`` goes into its properties.
-
-        Raises:
-            onnx.checker.ValidationError: the graph is not valid ONNX.
-        """
-        graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
+    def _store(self, name: str, value: NDArray[np.float32], kind: Compute) -> None:
+        stored: NDArray[Any]
+        if kind == "bfloat16":  # the upper half of a float32, rounded to the nearest, ties to even
+            bits = value.view(np.uint32)
+            stored = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
+        elif kind == "float16":
+            with np.errstate(over="ignore"):
+                stored = value.astype("<f2")
+            if not np.isfinite(stored).all():
+                raise ValueError(f"{name}: {float(np.abs(value).max()):g} is beyond float16")
+        else:
+            stored = value.astype("<f4", copy=False)
+        self._graph.initializer.add(
+            name=name, data_type=_TYPES[kind], dims=value.shape, raw_data=stored.tobytes()
         )
-        newer = self.compute == "bfloat16"
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", BFLOAT16_OPSET if newer else OPSET)],
-            producer_name="leanface", ir_version=BFLOAT16_IR_VERSION if newer else IR_VERSION,
-        )  # fmt: skip
-        helper.set_model_props(model, metadata)
-        onnx.checker.check_model(model)
-        return model
+
+    def model(self, **metadata: str) -> onnx.ModelProto:
+        """The finished model; ``metadata`` goes into its properties."""
+        helper.set_model_props(self._model, metadata)
+        return self._model
 
 
-def _tensor(name: str, value: NDArray[np.float32], kind: Compute) -> onnx.TensorProto:
-    if kind == "bfloat16":  # the upper half of a float32, rounded to the nearest, ties to even
-        bits = value.view(np.uint32)
-        upper = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-        return helper.make_tensor(name, TensorProto.BFLOAT16, value.shape, upper.tobytes(), raw=True)
-    if kind == "float16":
-        with np.errstate(over="ignore"):
-            half = value.astype(np.float16)
-        if not np.isfinite(half).all():
-            raise ValueError(f"{name}: {float(np.abs(value).max()):g} is beyond float16")
-        return numpy_helper.from_array(half, name)
-    return numpy_helper.from_array(value, name)
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model a weight at a time: as one message it would need its own size in memory once more.
+
+    A message may be written in parts, which a reader merges (Protocol Buffers, "Encoding", "Last One Wins"):
+    first all but the weights, then each of them.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    graph = onnx.GraphProto(
+        name=model.graph.name, node=model.graph.node, input=model.graph.input, output=model.graph.output
+    )
+    first = onnx.ModelProto(
+        ir_version=model.ir_version, producer_name=model.producer_name, opset_import=model.opset_import,
+        metadata_props=model.metadata_props, graph=graph,
+    )  # fmt: skip
+    with path.open("wb") as file:
+        file.write(first.SerializeToString())
+        for tensor in model.graph.initializer:
+            part = onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor]))
+            file.write(part.SerializeToString())

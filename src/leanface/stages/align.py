@@ -101,7 +101,7 @@ def crop(picture: NDArray[np.uint8] | NDArray[np.uint16], matrix: Matrix, size: 
         out = source[shift[1] : shift[1] + size, shift[0] : shift[0] + size]
     else:
         out = px.warp(source, to_source, size, size)
-    return np.clip(out, 0, 1)
+    return np.clip(out, 0, 1, out=out)
 
 
 def bounds(matrix: Matrix, size: int) -> tuple[float, float, float, float]:

@@ -54,36 +54,42 @@ def paste(
     if x0 >= x1 or y0 >= y1:
         return
     scale_x, scale_y = (float(np.hypot(*matrix[:, i])) for i in (0, 1))
-    layers = [strength * (restored - crop)]
     lost = strength * (1 - kept_detail(crop, restored)) if min(scale_x, scale_y) < 1 else 0.0
+    change, own_detail = slice(0, 3), slice(3, 6)
+    stack = np.empty((size, size, 6 if lost else 3), np.float32)
+    np.subtract(restored, crop, out=stack[..., change])
+    stack[..., change] *= np.float32(strength)
     if lost:
-        layers.append(lost * crop)
-    if mask is not None:
-        layers.append(mask[..., None])
-    stack = np.concatenate(layers, axis=2)
+        np.multiply(crop, np.float32(lost), out=stack[..., own_detail])
 
     # Shrink first where the crop is finer than the picture: an affine transform does not antialias.
     width = max(1, round(size / max(1.0, scale_x)))
     height = max(1, round(size / max(1.0, scale_y)))
     stack = px.resize(stack, width, height)
+    if mask is not None:
+        mask = px.resize(mask[..., None], width, height)
     to_stack = np.diag([width / size, height / size]) @ matrix
 
     rows = max(1, _BAND // (x1 - x0))
     for top in range(y0, y1, rows):
         bottom = min(y1, top + rows)
-        warped = px.warp(stack, _from(to_stack, x0, top), x1 - x0, bottom - top)
-        own = px.to_float(picture[top:bottom, x0:x1])
-        new = own + warped[..., :3]
+        place = _from(to_stack, x0, top)
+        warped = px.warp(stack, place, x1 - x0, bottom - top)
+        new = px.to_float(picture[top:bottom, x0:x1])
         if lost:
-            new -= np.float32(lost) * own - warped[..., 3:6]
+            new *= np.float32(1 - lost)
+            new += warped[..., own_detail]
+        new += warped[..., change]
         target = out[top:bottom, x0:x1]
         if mask is None:
             target[:] = px.to_depth(new, out.dtype)
         else:
-            weight = warped[..., -1:]
-            inside = weight[..., 0] > 1 / 1024
+            weight = px.warp(mask, place, x1 - x0, bottom - top, smooth=False)
             before = px.to_float(target)
-            target[inside] = px.to_depth((before + weight * (new - before))[inside], out.dtype)
+            new -= before
+            new *= weight
+            new += before
+            np.copyto(target, px.to_depth(new, out.dtype), where=weight > 1 / 1024)
 
 
 def add_grain(
@@ -176,15 +182,17 @@ def match_color(crop: Float, restored: Float) -> Float:
     size = crop.shape[0]
     tone = _tone(px.resize(crop, size // 4, size // 4))
     if tone is not None:
-        restored = crop + px.luminance(restored - crop)[..., None] * tone
+        restored = px.luminance(restored - crop)[..., None] * tone
+        restored += crop
     coarse = max(8, size // 16)
     ring = _ring(coarse)[..., None]
     before, after = (px.resize(image, coarse, coarse) for image in (crop, restored))
     mean_before, spread_before = _statistics(before, ring)
     mean_after, spread_after = _statistics(after, ring)
     gain = np.clip((spread_before + _LEAST_SPREAD) / (spread_after + _LEAST_SPREAD), 0.8, 1.25)
-    matched: Float = np.clip((restored - mean_after) * gain + mean_before, 0, 1)
-    return matched
+    matched: Float = restored * gain
+    matched += mean_before - mean_after * gain
+    return np.clip(matched, 0, 1, out=matched)
 
 
 def _tone(coarse: Float) -> Float | None:

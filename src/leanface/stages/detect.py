@@ -17,8 +17,8 @@ from leanface import pixels as px
 from leanface.pixels import Float
 from leanface.types import Box, Face, Landmarks
 
-Detector = Callable[[Float], Float]
-"""float32 [h, w, 3] in [0, 1] -> candidates [n, 15]: box, score, landmarks, in pixels of that picture."""
+Detector = Callable[[NDArray[np.uint8]], Float]
+"""uint8 [h, w, 3] RGB -> candidates [n, 15]: box, score, landmarks, in pixels of that picture."""
 
 COARSE, FINE = 640, 1280  # the longest side of each pass
 _FINE_LARGEST = 220  # pixels at FINE: larger faces are the coarse pass's
@@ -119,7 +119,7 @@ def _pass(copy: NDArray[np.uint8], picture: NDArray[Any], detector: Detector, th
     """Faces on a small copy of the picture, in the picture's pixels."""
     height, width = copy.shape[:2]
     padding = ((0, -height % _SIDE_STEP), (0, -width % _SIDE_STEP), (0, 0))
-    rows = detector(px.to_float(np.pad(copy, padding)))
+    rows = detector(np.pad(copy, padding))
     rows = rows[rows[:, 4] >= threshold]
     back = np.array([picture.shape[1] / width, picture.shape[0] / height] * 7)
     places = np.column_stack([rows[:, :4], rows[:, 5:]]) * back

@@ -38,4 +38,4 @@ def restore(crop: Crop, family: Family, run: Callable[[Tensors], Tensors], *, gr
         raise BrokenOutputError("the network returned a black picture; try another precision")
     if gray:
         restored = np.repeat(px.luminance(restored)[..., None], 3, axis=2)
-    return np.clip(restored, 0, 1)
+    return np.clip(restored, 0, 1, out=restored)

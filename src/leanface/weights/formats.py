@@ -51,7 +51,8 @@ def load(path: Path) -> Mapping[str, Array]:
 
     Returns:
         Read-only arrays of the stored type and shape. They are views of the memory-mapped file, not always
-        aligned or contiguous, and keep it open while they live; only bfloat16 is decoded, to float32.
+        aligned or contiguous, and keep it open while they live; only bfloat16 is decoded, to float32. When
+        one is asked for, the memory that was read for others before it is given back.
 
     Raises:
         ModelError: the file is missing, is something else, is damaged or cut off, asks to run something, or
@@ -85,8 +86,25 @@ def load(path: Path) -> Mapping[str, Array]:
     if not tensors:
         raise ModelError(f"{path} holds no tensors; {_EXPECTED}")
     if all(name.startswith("module.") for name in tensors):
-        return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
-    return tensors
+        tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    return _Tensors(tensors, data)
+
+
+class _Tensors(Mapping[str, Array]):
+    def __init__(self, arrays: Mapping[str, Array], data: mmap.mmap) -> None:
+        self._arrays = arrays
+        self._data = data
+
+    def __getitem__(self, name: str) -> Array:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._data.madvise(mmap.MADV_DONTNEED)
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 class _Unreadable(Exception):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from leanface.errors import DeviceError, EngineError, ModelError
 
 NAME = "OpenVINO"
 DEVICES: tuple[str, ...] = ("cpu", "gpu", "npu")
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of malloc.h
 _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
 
@@ -26,7 +28,6 @@ _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
 def _core() -> Any:
     import openvino as ov
 
-    _return_large_blocks()
     return ov.Core()
 
 
@@ -102,16 +103,19 @@ def open_session(graph: Graph, *, device: str, precision: str, threads: int, lim
     if folder and _is_writable(folder):
         config["CACHE_DIR"] = str(folder)
     try:
-        compiled = core.compile_model(graph.path, name, config)
-        if new := _blobs(folder) - before:
-            # Once more, from what has just been kept: its weights then need no memory of their own.
-            del compiled
+        with _large_blocks_returned():
             compiled = core.compile_model(graph.path, name, config)
+            _libc("malloc_trim", 0)
+            if new := _blobs(folder).items() - before.items():
+                # Once more, from what has just been kept: its weights then need no memory of their own.
+                del compiled
+                compiled = core.compile_model(graph.path, name, config)
+                _libc("malloc_trim", 0)
     except (RuntimeError, MemoryError) as error:
         if is_want_of_memory(error):
             raise failed(NAME, device, precision, error) from error
         raise _explained(core, graph.path, device, error) from error
-    for old in before if new else ():  # of another version of the graph or of OpenVINO
+    for old in before.keys() - dict(new) if new else ():  # of another version of the graph or of OpenVINO
         with suppress(OSError):  # in use by another process
             old.unlink()
     if folder:
@@ -128,22 +132,33 @@ def _explained(core: Any, model: Path, device: str, error: Exception) -> DeviceE
     return DeviceError(f"{model.name} does not run on {device} ({first_line(error)})")
 
 
-def _return_large_blocks() -> None:
-    """Have glibc give back every freed block of 64 KiB or more at once.
+@contextmanager
+def _large_blocks_returned() -> Iterator[None]:
+    """Have glibc give back every freed block of 64 KiB or more at once while OpenVINO works.
 
-    By itself it learns to keep blocks of up to 32 MiB, and the holes that compiling leaves then stay: 30 to
-    110 MB with a network of 71 million weights, and never twice the same (mallopt(3), M_MMAP_THRESHOLD).
+    By itself it learns to keep blocks of up to 32 MiB, and the holes that a network leaves then stay: 30 to
+    110 MB with 71 million weights, and never twice the same. Around it they are kept, as they are without
+    this: arrays of a few MB come and go there, and fresh memory is slow (mallopt(3)).
     """
-    if sys.platform == "linux":
-        with suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).mallopt(-3, 1 << 16)
+    _libc("mallopt", _MMAP_THRESHOLD, 1 << 16)
+    try:
+        yield
+    finally:
+        _libc("mallopt", _MMAP_THRESHOLD, 1 << 25)
+        _libc("mallopt", _TRIM_THRESHOLD, 1 << 26)
+
+
+def _libc(function: str, *arguments: int) -> None:
+    """Call a function of Linux's C library, if this one has it."""
+    if sys.platform == "linux" and (call := getattr(ctypes.CDLL(None), function, None)):
+        call(*arguments)
 
 
 def _unmap_read(folder: Path) -> None:
     """Give back the pages of mapped files of ``folder`` that have been read, while the mappings stay.
 
-    Of weights that OpenVINO has brought into an order of its own when it loaded them, the file's pages are not
-    read again. The others come back from the system's cache when they are (madvise(2), MADV_DONTNEED).
+    Where OpenVINO has brought weights into an order of its own when it loaded them, it does not read the
+    file's again. The others come back from the system's cache when they are (madvise(2), MADV_DONTNEED).
     """
     if sys.platform != "linux":
         return
@@ -162,8 +177,13 @@ def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK)
 
 
-def _blobs(folder: Path | None) -> set[Path]:
-    return set(folder.glob("*.blob")) if folder else set()
+def _blobs(folder: Path | None) -> dict[Path, int]:
+    """What is kept there, with the times of writing."""
+    found = {}
+    for blob in folder.glob("*.blob") if folder else ():
+        with suppress(OSError):  # discarded by another process just now
+            found[blob] = blob.stat().st_mtime_ns
+    return found
 
 
 class _OpenVinoSession:
@@ -177,7 +197,8 @@ class _OpenVinoSession:
         if self._request is None:
             raise EngineError("the session is closed")
         try:
-            self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
+            with _large_blocks_returned():
+                self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
         except (RuntimeError, MemoryError) as error:
             raise failed(NAME, self.device, self.precision, error) from error
         # A copy, since the engine writes the next result into the same memory.
