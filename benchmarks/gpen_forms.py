@@ -35,7 +35,7 @@ import onnx
 from numpy.typing import NDArray
 
 from leanface.graphs.builder import Compute, GraphBuilder, Weights
-from leanface.graphs.gpen import Array, Network
+from leanface.graphs.gpen import Array, Network, Rows
 from tests import recipe
 
 CELLS = (("openvino", "fp32"), ("openvino", "bf16"), ("onnxruntime", "fp32"))
@@ -130,9 +130,27 @@ def published(weights: Weights, *, half: bool) -> onnx.ModelProto:
 
 
 class Whole(Network):
-    """Level 0 in one piece."""
+    """Every level in one piece."""
 
-    bands = 1
+    banded = 0
+
+
+class Level0(Network):
+    """Level 0 alone in bands."""
+
+    banded = 1
+
+
+class Bands64(Network):
+    """Bands of 64 rows."""
+
+    band = 64
+
+
+class Bands256(Network):
+    """Bands of 256 rows."""
+
+    band = 256
 
 
 class MapKept(Whole):
@@ -141,6 +159,7 @@ class MapKept(Whole):
     def noise(self, key: str, level: int, first: int, last: int) -> str:
         strength = self._take(f"{key}.noise.weight", 1) * np.sqrt(np.float32(2))
         bias = self._biases(key, level)[1].reshape(-1, 1, 1)
+        self.maps[level] = self.maps[level] or self.full_map("ecd0.0", 1, 0, self.size)
         y = self.g.op("Mul", self.maps[level], self.g.weight(f"{key}.noise.weight", strength))
         return self.activation(self.g.op("Add", y, self.g.weight(f"{key}.bias.map", bias)))
 
@@ -154,7 +173,7 @@ class Threes(Network):
         return g.op("Mul", y, g.reshape(g.narrow(rows), height, 1, 1, 1))
 
 
-class Rows(Network):
+class RowVectors(Network):
     """Vectors are rows, constant matrices on their right."""
 
     def product(self, key: str, matrix: Array, x: str, *, exact: bool = False) -> str:
@@ -177,7 +196,7 @@ class Separable(Network):
 class Phases(Whole):
     """A transposed convolution is four small ones, of even and odd rows and columns, put together."""
 
-    def upsampled(self, x: str, key: str, kernel: str, level: int, first: int, last: int) -> list[str]:
+    def upsampled(self, x: str, key: str, kernel: str, level: int, rows: Rows, needed: Rows) -> list[str]:
         g = self.g
         kernel = g.op("Transpose", kernel, perm=[1, 0, 2, 3])
         taps = {0: g.constant("even", np.array([2, 0])), 1: g.constant("odd", np.array([1]))}
@@ -189,7 +208,7 @@ class Phases(Whole):
         y = g.op("DepthToSpace", g.op("Concat", *phases, axis=1), blocksize=2, mode="DCR")
         bias = g.weight(f"{key}.bias.features", self._biases(key, level)[0])
         y = self.blur(y, self.channels[level], pads=[1, 1, 0, 0], gain=4, bias=bias)
-        return [self.activation(y), self.noise(key, level, first, last)]
+        return [self.activation(y), self.noise(key, level, *rows)]
 
 
 class Joined(Whole):
@@ -200,8 +219,8 @@ class Joined(Whole):
     ) -> list[str]:
         return [self.g.op("Concat", *super().convolved(x, key, kernels, level, first, last), axis=1)]
 
-    def upsampled(self, x: str, key: str, kernel: str, level: int, first: int, last: int) -> list[str]:
-        return [self.g.op("Concat", *super().upsampled(x, key, kernel, level, first, last), axis=1)]
+    def upsampled(self, x: str, key: str, kernel: str, level: int, rows: Rows, needed: Rows) -> list[str]:
+        return [self.g.op("Concat", *super().upsampled(x, key, kernel, level, rows, needed), axis=1)]
 
     def kernels(self, key: str, outputs: int, inputs: int, *, parts: int) -> list[str]:
         return super().kernels(key, outputs, inputs, parts=1)
@@ -240,11 +259,11 @@ class OnActivations(Whole):
             total = self.g.op("Add", total, y) if total else y
         return [self._biased(total, key, level, demodulation), self.noise(key, level, first, last)]
 
-    def upsampled(self, x: str, key: str, kernel: str, level: int, first: int, last: int) -> list[str]:
+    def upsampled(self, x: str, key: str, kernel: str, level: int, rows: Rows, needed: Rows) -> list[str]:
         (style,), demodulation = self.factors[key]
         y = self.g.op("ConvTranspose", self._times(x, style), kernel, strides=[2, 2])
         y = self.blur(y, self.channels[level], pads=[1, 1, 1, 1], gain=4)
-        return [self._biased(y, key, level, demodulation), self.noise(key, level, first, last)]
+        return [self._biased(y, key, level, demodulation), self.noise(key, level, *rows)]
 
     def _times(self, x: str, column: str) -> str:
         return self.g.op("Mul", x, self.g.reshape(column, 1, -1, 1, 1))
@@ -267,17 +286,20 @@ def _network(*forms: type[Network], compute: Compute = "float32") -> Callable[[W
 
 FORMS: dict[str, Callable[[Weights], onnx.ModelProto]] = {
     "published, as exported": lambda weights: published(weights, half=True),
-    "style on activations, concatenated": _network(Joined, OnActivations, MapKept, Rows),
-    "style on activations, summed": _network(OnActivations, MapKept, Rows),
-    "style on weights, concatenated": _network(Joined, Threes, MapKept, Rows),
-    "style on weights, summed": _network(Threes, MapKept, Rows),
+    "style on activations, concatenated": _network(Joined, OnActivations, MapKept, RowVectors),
+    "style on activations, summed": _network(OnActivations, MapKept, RowVectors),
+    "style on weights, concatenated": _network(Joined, Threes, MapKept, RowVectors),
+    "style on weights, summed": _network(Threes, MapKept, RowVectors),
     "kept form": _network(Network),
-    "kept, but level 0 whole": _network(Whole),
-    "kept, but level 0 whole, its map kept": _network(MapKept),
+    "kept, but level 0 alone in bands": _network(Level0),
+    "kept, but bands of 64 rows": _network(Bands64),
+    "kept, but bands of 256 rows": _network(Bands256),
+    "kept, but no bands": _network(Whole),
+    "kept, but no bands, map of level 0 kept": _network(MapKept),
     "kept, but styles multiplied in threes": _network(Threes),
-    "kept, but vectors as rows": _network(Rows),
+    "kept, but vectors as rows": _network(RowVectors),
     "kept, but blurs separable": _network(Separable),
-    "kept, but level 0 whole, upsampled in phases": _network(Phases),
+    "kept, but no bands, upsampled in phases": _network(Phases),
     "kept, typed in bfloat16": _network(Network, compute="bfloat16"),
     "the same, all encoder maps bfloat16": _network(Narrow, compute="bfloat16"),
 }

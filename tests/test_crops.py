@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from leanface import Options, api
@@ -21,7 +22,7 @@ from tests.test_pipeline import row
 FACES = np.array([row(20, 16, 30), row(70, 40, 36)], np.float32)
 
 
-def detect(picture: Float) -> Float:
+def detect(picture: NDArray[np.uint8]) -> Float:
     return FACES
 
 

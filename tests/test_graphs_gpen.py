@@ -117,20 +117,27 @@ def small() -> recipe.Weights:
 
 
 class Plain(Network):
-    """Level 0 whole, its encoder map kept and multiplied like any other."""
+    """All levels whole, the encoder map of level 0 multiplied like any other."""
 
-    bands = 1
+    banded = 0
 
     def noise(self, key: str, level: int, first: int, last: int) -> str:
         strength = self._take(f"{key}.noise.weight", 1) * np.sqrt(np.float32(2))
         bias = self._biases(key, level)[1].reshape(-1, 1, 1)
-        y = self.g.op("Mul", self.maps[level], self.g.weight(f"{key}.noise.weight", strength))
+        whole = self.maps[level] or self.full_map("ecd0.0", 1, 0, self.size)
+        y = self.g.op("Mul", whole, self.g.weight(f"{key}.noise.weight", strength))
         return self.activation(self.g.op("Add", y, self.g.weight(f"{key}.bias.map", bias)))
 
 
-def test_bands_and_maps_computed_anew_change_nothing() -> None:
+@pytest.mark.parametrize("levels", [0, 1, 2])
+@pytest.mark.parametrize("band", [1, 2, 3, 4, 5, 7, 8, 16, 128])
+def test_bands_and_maps_computed_anew_change_nothing(levels: int, band: int) -> None:
+    class Banded(Network):
+        pass
+
+    Banded.banded, Banded.band = levels, band
     picture = np.random.default_rng(2).uniform(-1, 1, (1, 3, 16, 16)).astype(np.float32)
-    written = openvino(gpen(small(), name="small", half=False), picture)
+    written = openvino(Banded(small(), name="small", half=False).write(), picture)
     plain = openvino(Plain(small(), name="small", half=False).write(), picture)
     np.testing.assert_allclose(written, plain, rtol=0, atol=2e-5)
 

@@ -51,7 +51,7 @@ class Generator:
         pass
 
 
-def detect(picture: Float) -> Float:
+def detect(picture: NDArray[np.uint8]) -> Float:
     """One face, always at the same place."""
     x, y, size = BOX
     points = [v for u, w in MARKS for v in (x + u * size, y + w * size)]

@@ -62,7 +62,8 @@ def test_every_restorer_says_what_it_costs() -> None:
     for model in registry.models():
         assert {o.precision for o in model.variant.options} <= set(model.variant.precisions)
         assert all(100_000_000 < o.peak < 4_000_000_000 for o in model.variant.options)
-        assert model.variant.options
+        if model.variant.asset or model.variant.build:  # a published graph of unknown make runs without limit
+            assert model.variant.options
 
 
 def test_a_limit_is_held_before_anything_is_loaded() -> None:

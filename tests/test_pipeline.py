@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from leanface import pipeline
 from leanface.engine.session import Session, Tensors
@@ -59,7 +60,7 @@ class Bench:
     def instead(self, session: Session, error: EngineError) -> Session:
         raise error
 
-    def detect(self, picture: Float) -> Float:
+    def detect(self, picture: NDArray[np.uint8]) -> Float:
         self.detections += 1
         return self.rows
 

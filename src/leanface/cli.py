@@ -568,8 +568,13 @@ def _list_models(values: argparse.Namespace) -> int:
     library = Library()
     rows = [["model", "family", "size", "weights", "memory", "licence", "from", "good at"]]
     for model in models():
-        variant, located = model.variant, library.find(model)
-        where = f"here ({located.origin})" if located else "embedded" if variant.asset else "not here"
+        variant = model.variant
+        try:
+            located = library.find(model)
+            where = f"here ({located.origin})" if located else "embedded" if variant.asset else "not here"
+        except LeanfaceError as error:
+            _error(str(error))
+            where = "damaged"
         memory = ", ".join(f"{option.precision} {option.peak / 1e6:.0f} MB" for option in variant.options)
         rows.append(
             [
@@ -580,7 +585,7 @@ def _list_models(values: argparse.Namespace) -> int:
     if values.measure:
         rows[0].insert(5, "a face takes")
         for row, model in zip(rows[1:], models(), strict=True):
-            row.insert(5, "" if row[3] == "not here" else _seconds_a_face(model.variant.id))
+            row.insert(5, "" if row[3] in ("not here", "damaged") else _seconds_a_face(model.variant.id))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -25,7 +25,7 @@ PREFERRED = ("gpen-512", "gpen-1024", "gpen-256", "gpen-2048")
 """Published models that ``auto`` takes when their weights are here, the best first."""
 
 _TYPES: dict[str, Compute] = {"bf16": "bfloat16", "fp16": "float16"}
-_BUILD = 1  # raised when a builder's output changes, so that cached graphs are made anew
+_BUILD = 2  # raised when a builder's output changes, so that cached graphs are made anew
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ class Library:
                 if not model.variant.files:
                     raise UsageError(f"{name} is inside the package; there is nothing to fetch or keep")
                 files = [manifest.get(file_id) for file_id in model.variant.files]
-                if like is not None:
-                    export = like.suffix.lower() == ".onnx"
-                    files = [file for file in files if file.name.endswith(".onnx") == export] or files
+                files = _alike(files, like)
                 return next((file for file in files if file.sha256), files[0])
         return manifest.get(name)
 
@@ -94,10 +92,9 @@ class Library:
         Raises:
             ModelError: those that the user gave, or our own copy, are not what they should be.
         """
-        for file_id in model.variant.files:
-            located = self.store.find(
-                manifest.get(file_id), weights=self.weights, allow_unverified=self.allow_unverified
-            )
+        given = self.weights if self.weights and self.weights.is_file() else None
+        for file in _alike([manifest.get(file_id) for file_id in model.variant.files], given):
+            located = self.store.find(file, weights=self.weights, allow_unverified=self.allow_unverified)
             if located:
                 return located
         return None
@@ -139,13 +136,13 @@ class Library:
             ModelError: the weights are not here (says how to get them) or are not this network's.
         """
         variant = model.variant
-        if variant.asset:
-            return self._graph(ASSETS / variant.asset)
         located = self.find(model)
+        if located is None and variant.asset:
+            return self._graph(ASSETS / variant.asset)
         if located is None:
             how = self.store.how_to_get(self.file(variant.id))
             raise ModelError(f"{how}, or run: leanface models get {variant.id}")
-        published = located.path.suffix == ".onnx"
+        published = located.path.suffix.lower() == ".onnx"
         if variant.build is None:
             return self._graph(located.path)
         form = precision if precision in _TYPES else "exact" if exact else "half"
@@ -162,6 +159,13 @@ class Library:
 
     def _graph(self, path: Path, *, typed: bool = False) -> Graph:
         return Graph(path, typed, compiled=self._compiled / path.stem)
+
+
+def _alike(files: list[manifest.WeightFile], path: Path | None) -> list[manifest.WeightFile]:
+    """Those of the files that one of the user's can stand for, an ONNX export or a checkpoint; all where it
+    can stand for none, or is not given."""
+    export = path is not None and path.suffix.lower() == ".onnx"
+    return [file for file in files if path and file.name.endswith(".onnx") == export] or files
 
 
 def _build(model: Model, source: Path, target: Path, form: str) -> None:

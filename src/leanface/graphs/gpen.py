@@ -14,7 +14,7 @@ The graph computes what the published code does, written as it ran fastest and l
 - Style and demodulation are multiplied into the weights within the graph; a plain convolution follows.
 - Features and encoder map stay two tensors: a convolution over both is the sum of two.
 - The encoder map of level 0, a 1 x 1 convolution of the picture, is computed at each use, never kept.
-- The generator's level 0 is computed in bands of rows, so that none of its tensors is ever whole.
+- The two highest levels are computed in bands of rows, so that none of their large tensors is ever whole.
 - Vectors are columns: OpenVINO keeps a second copy of a constant matrix on the right of a product, but not of
   one on the left.
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -61,13 +62,30 @@ def gpen(
     return Network(weights, name=name, half=half, compute=compute).write(**metadata)
 
 
+Rows = tuple[int, int]  # first, and last excluded
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two layers of a level and its colours: keys and styled kernels."""
+
+    level: int
+    up: str
+    conv: str
+    to_rgb: str
+    up_kernel: str
+    conv_kernels: Sequence[str]
+    rgb_kernels: Sequence[str]
+
+
 class Network:
     """The network while it is written. Methods add a part of it and return the part's tensor, or its kernels.
 
     Features are pairs [features, encoder map], each [1, channels of the level, rows, width].
     """
 
-    bands = 4
+    banded = 2  # how many of the highest levels are computed in bands
+    band = 128  # rows of level 0 in each
     wide_maps = 16  # the largest encoder map, in pixels a side, that is float32 in a graph of 16 bits
 
     def __init__(self, weights: Weights, *, name: str, half: bool, compute: Compute = "float32") -> None:
@@ -94,20 +112,33 @@ class Network:
         return self.g.model(**metadata)
 
     def encoder(self) -> list[str]:
-        """The map [1, channels, size >> level, size >> level] of every level."""
-        maps = [self.full_map("ecd0.0", 1, 0, self.size)]
-        for level in range(1, self.deepest + 1):
-            key, inputs, outputs = f"ecd{level}.0", self.channels[level - 1], self.channels[level]
+        """The map [1, channels, size >> level, size >> level] of every level but 0."""
+        band = self.band if self.banded else self.size
+        first = [
+            self.halved(self.full_map("ecd0.0", 1, *span), 1, rows)
+            for rows, span in _bands_halved(self.size, band)
+        ]
+        maps = [self.joined(first)]
+        for level in range(2, self.deepest + 1):
             x = self.g.widen(maps[-1]) if self.size >> level <= self.wide_maps else maps[-1]
-            wide = self.g.is_wide(x)
-            weight = self._take(f"{key}.1.weight", outputs, inputs, 3, 3) * (_GAIN / math.sqrt(9 * inputs))
-            bias = self._take(f"{key}.2.bias", outputs)
-            y = self.g.conv(
-                self.blur(x, inputs, pads=[2, 2, 2, 2]), self.g.weight(f"{key}.1.weight", weight, wide=wide),
-                self.g.weight(f"{key}.2.bias", bias, wide=wide), strides=[2, 2],
-            )  # fmt: skip
-            maps.append(self.activation(y))
-        return maps
+            maps.append(self.halved(x, level, (0, self.size >> level)))
+        return ["", *maps]
+
+    def halved(self, x: str, level: int, rows: tuple[int, int]) -> str:
+        """Rows of the map of a level, of those of the level above that the blur takes for them.
+
+        Row i takes the rows 2i to 2i + 2 of the blur; row j of that takes j - 2 to j + 1 of ``x``.
+        """
+        key, inputs, outputs = f"ecd{level}.0", self.channels[level - 1], self.channels[level]
+        wide = self.g.is_wide(x)
+        weight = self._take(f"{key}.1.weight", outputs, inputs, 3, 3) * (_GAIN / math.sqrt(9 * inputs))
+        bias = self._take(f"{key}.2.bias", outputs)
+        pads = [2 * (rows[0] == 0), 2, 2 * (rows[1] == self.size >> level), 2]
+        y = self.g.conv(
+            self.blur(x, inputs, pads=pads), self.g.weight(f"{key}.1.weight", weight, wide=wide),
+            self.g.weight(f"{key}.2.bias", bias, wide=wide), strides=[2, 2],
+        )  # fmt: skip
+        return self.activation(y)
 
     def full_map(self, key: str, strength: float, first: int, last: int) -> str:
         """Rows of the map of level 0 times ``strength`` >= 0; its weights are named after ``key``."""
@@ -142,38 +173,74 @@ class Network:
         x = [g.weight("generator.input.input", constant)]
         x = self.convolved(x, "generator.conv1", kernels, self.deepest, 0, 4)
         rgb = self.coloured(x, "generator.to_rgb1", self.colour_kernels("generator.to_rgb1", channels))
-        for i, level in enumerate(reversed(range(self.deepest))):
-            up, conv = f"generator.convs.{2 * i}", f"generator.convs.{2 * i + 1}"
-            to_rgb = f"generator.to_rgbs.{i}"
-            inputs, outputs, height = self.channels[level + 1], self.channels[level], self.size >> level
-            up_kernel = self.up_kernel(up, outputs, 2 * inputs)
-            conv_kernels = self.kernels(conv, outputs, 2 * outputs, parts=2)
-            rgb_kernels = self.colour_kernels(to_rgb, outputs)
-            joined = g.op("Concat", *x, axis=1)
-            step = height if level else height // self.bands
-            colours = []
-            for first in range(0, height, step):
-                last = first + step
-                x = self.upsampled(joined, up, up_kernel, level, max(first - 1, 0), min(last + 1, height))
-                x = self.convolved(x, conv, conv_kernels, level, first, last)
-                colours.append(self.coloured(x, to_rgb, rgb_kernels))
-            added = g.op("Concat", *colours, axis=2) if len(colours) > 1 else colours[0]
-            rgb = g.op("Add", self.enlarged(rgb), added)
+        pairs = [self.pair(level) for level in reversed(range(self.deepest))]
+        banded = min(self.banded, self.deepest)
+        for pair in pairs[: self.deepest - banded]:
+            height = self.size >> pair.level
+            x = self.convolved_pair(pair, g.op("Concat", *x, axis=1), (0, height), (0, height // 2))
+            rgb = g.op("Add", self.enlarged(rgb), self.coloured(x, pair.to_rgb, pair.rgb_kernels))
+        below = g.op("Concat", *x, axis=1)
+        colours: list[list[str]] = [[] for _ in range(banded)]
+        for first in range(0, self.size, self.band) if banded else ():
+            own = first, min(first + self.band, self.size)
+            self.band_of(pairs[self.deepest - banded :], below, own, own, colours)
+        for parts in colours:
+            rgb = g.op("Add", self.enlarged(rgb), self.joined(parts))
         return rgb
 
-    def upsampled(self, x: str, key: str, kernel: str, level: int, first: int, last: int) -> list[str]:
-        """Features, rows ``first`` to ``last``, of the joined features ``x`` of half the height and width.
+    def band_of(
+        self, pairs: Sequence[Pair], below: str, rows: Rows, own: Rows, colours: list[list[str]]
+    ) -> list[str]:
+        """Features, ``rows`` of them, of the last of some pairs; ``below`` are the joined features before all.
+
+        Each pair computes as many rows of the one before it as it needs, so that bands overlap there. Its
+        colours are added to for the rows that are the band's own.
+        """
+        *before, pair = pairs
+        height = self.size >> pair.level
+        needed = _needed((max(rows[0] - 1, 0), min(rows[1] + 1, height)), height)
+        if before:
+            halves = (own[0] + 1) // 2, (own[1] + 1) // 2
+            x = self.band_of(before, below, needed, halves, colours[:-1])
+            below = self.g.op("Concat", *x, axis=1)
+        else:
+            below = self._rows(below, *needed, height // 2)
+        x = self.convolved_pair(pair, below, rows, needed)
+        added = self.coloured(x, pair.to_rgb, pair.rgb_kernels)
+        colours[-1].append(self._rows(added, own[0] - rows[0], own[1] - rows[0], rows[1] - rows[0]))
+        return x
+
+    def pair(self, level: int) -> Pair:
+        """The two layers of a level with their kernels."""
+        i = self.deepest - 1 - level
+        up, conv, to_rgb = (
+            f"generator.convs.{2 * i}",
+            f"generator.convs.{2 * i + 1}",
+            f"generator.to_rgbs.{i}",
+        )
+        inputs, outputs = self.channels[level + 1], self.channels[level]
+        return Pair(
+            level, up, conv, to_rgb, self.up_kernel(up, outputs, 2 * inputs),
+            self.kernels(conv, outputs, 2 * outputs, parts=2), self.colour_kernels(to_rgb, outputs),
+        )  # fmt: skip
+
+    def convolved_pair(self, pair: Pair, below: str, rows: Rows, needed: Rows) -> list[str]:
+        """``rows`` of the features of a level, of the ``needed`` rows of the joined ones of the level below."""
+        first, last = max(rows[0] - 1, 0), min(rows[1] + 1, self.size >> pair.level)
+        x = self.upsampled(below, pair.up, pair.up_kernel, pair.level, (first, last), needed)
+        return self.convolved(x, pair.conv, pair.conv_kernels, pair.level, *rows)
+
+    def upsampled(self, x: str, key: str, kernel: str, level: int, rows: Rows, needed: Rows) -> list[str]:
+        """Features, ``rows`` of them, of the ``needed`` rows ``x`` of the joined features of the level below.
 
         Row i of the blur takes the rows i - 1 to i + 2 of the transposed convolution; row j of that takes the
         rows j // 2 - 1 and j // 2 of ``x``.
         """
-        height = self.size >> level
+        (first, last), (start, stop), height = rows, needed, self.size >> level
         top, bottom = max(first - 1, 0), min(last + 2, height + 1)
-        start, stop = max(top // 2 - 1, 0), min((bottom + 1) // 2, height // 2)
         y = self.g.op(
-            "ConvTranspose", self._rows(x, start, stop, height // 2), kernel,
-            strides=[2, 2], pads=[top - 2 * start, 0, 2 * stop + 1 - bottom, 0],
-        )  # fmt: skip
+            "ConvTranspose", x, kernel, strides=[2, 2], pads=[top - 2 * start, 0, 2 * stop + 1 - bottom, 0]
+        )
         pads = [int(first == 0), 1, int(last == height), 1]
         bias = self.g.weight(f"{key}.bias.features", self._biases(key, level)[0])
         y = self.blur(y, self.channels[level], pads=pads, gain=4, bias=bias)
@@ -197,7 +264,7 @@ class Network:
             y = y if strength >= 0 else g.op("Neg", y)
         else:
             factor = g.weight(f"{key}.noise.weight", np.array(strength), wide=g.is_wide(self.maps[level]))
-            y = g.op("Mul", self.maps[level], factor)
+            y = g.op("Mul", self._rows(self.maps[level], first, last, self.size >> level), factor)
         bias = g.weight(f"{key}.bias.map", self._biases(key, level)[1].reshape(-1, 1, 1), wide=g.is_wide(y))
         return g.narrow(self.activation(g.op("Add", y, bias)))
 
@@ -301,6 +368,10 @@ class Network:
             total = self.g.op("Add", total, y) if total else y
         return total
 
+    def joined(self, bands: Sequence[str]) -> str:
+        """Bands of rows put together."""
+        return self.g.op("Concat", *bands, axis=2) if len(bands) > 1 else bands[0]
+
     def _rows(self, x: str, first: int, last: int, height: int) -> str:
         return x if last - first == height else self.g.rows(x, first, last)
 
@@ -327,3 +398,17 @@ class Network:
             raise ValueError(f"{key} is {' x '.join(map(str, value.shape))}, not {expected}")
         self._taken.add(key)
         return np.asarray(value, np.float32)
+
+
+def _needed(rows: Rows, height: int) -> Rows:
+    """The rows of the level below that ``Network.upsampled`` takes for rows of a level of that height."""
+    top, bottom = max(rows[0] - 1, 0), min(rows[1] + 2, height + 1)
+    return max(top // 2 - 1, 0), min((bottom + 1) // 2, height // 2)
+
+
+def _bands_halved(size: int, band: int) -> list[tuple[Rows, Rows]]:
+    """Bands of the rows of level 1, each with the rows of level 0 that ``Network.halved`` takes for it."""
+    half = size // 2
+    step = max(1, band // 2)
+    spans = [(first, min(first + step, half)) for first in range(0, half, step)]
+    return [((a, b), (max(2 * a - 2, 0), min(2 * b + 2, size))) for a, b in spans]

@@ -1,0 +1,1 @@
+"""Speed, memory and quality, measured; documents quote only what these print."""
