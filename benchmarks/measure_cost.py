@@ -1,10 +1,11 @@
 """Measures what each restorer costs: peak memory of a whole process and seconds a crop.
 
-    python benchmarks/measure_cost.py [MODEL ...]
+    python -m benchmarks.measure_cost [MODEL ...]
 
 Every cell is a process of its own that restores a small picture twice, so that the second time is the
-network's alone. Published networks run with weights drawn at random (the recipe of the tests), which cost the
-same. The figures go into the family files as ``Option``s.
+network's alone. The picture is of sharp bars, so that models that look at an enlarged crop the smaller work at
+their largest size. Published networks run with weights drawn at random (the recipe of the tests), which cost
+the same. The figures go into the family files as ``Option``s.
 """
 
 from __future__ import annotations
@@ -17,26 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from leanface.engine.backends.openvino import precisions
 from leanface.registry import models
+from tests.drawn import weights_file
 
 ROOT = Path(__file__).parents[1]
-
-
-def drawn_checkpoint(model: str, folder: Path) -> Path:
-    """A checkpoint of a published network with drawn weights, as torch would save it."""
-    sys.path.insert(0, str(ROOT))
-    import numpy as np
-
-    from tests.recipe import gpen_weights
-    from tests.test_weights_formats import mapping, of, plain, write_zip
-
-    arrays = {key: np.asarray(value, np.float32) for key, value in gpen_weights(model).items()}
-    body = mapping({key: plain(array, str(i)) for i, (key, array) in enumerate(arrays.items())})
-    path = folder / f"{model}.pth"
-    return write_zip(path, body, {str(i): of(array) for i, array in enumerate(arrays.values())})
 
 
 def measure(arguments: list[str], folder: Path) -> tuple[float, float]:
@@ -66,16 +55,19 @@ def main() -> None:
         folder = Path(name)
         pictures = [folder / "a.png", folder / "b.png"]
         for picture in pictures:
-            Image.open(ROOT / "samples" / "portrait.jpg").save(picture)
+            Image.fromarray((np.indices((512, 512)).sum(0) // 32 % 2 * 200).astype(np.uint8)).save(picture)
         os.environ["LEANFACE_CACHE"] = str(folder / "cache")
         for model in models():
             variant = model.variant
             if chosen and variant.id not in chosen:
                 continue
             arguments = [*map(str, pictures), "--model", variant.id]
-            if variant.build:
-                checkpoint = drawn_checkpoint(variant.id, folder)
-                arguments += ["--weights", str(checkpoint), "--allow-unverified"]
+            if not variant.asset:
+                weights = weights_file(variant.id, folder, full=True)
+                if variant.build is None or weights is None:
+                    print(f"{variant.id:20}its weights cannot be drawn as large as they are")
+                    continue
+                arguments += ["--weights", str(weights), "--allow-unverified"]
             for precision in precisions("cpu"):
                 if precision in variant.precisions:
                     run = [*arguments, "--precision", precision]

@@ -44,7 +44,8 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 
 def gpen(model: str, full: bool = False) -> Weights:
-    """The published shapes, or of 4 channels at every resolution."""
+    """The published shapes, or of 4 channels at every resolution; the colourizing one is as its size."""
+    model = model.replace("colorize-", "")
     if full:
         return {key: np.asarray(value, np.float32) for key, value in gpen_weights(model).items()}
     n, dim, levels = 4, 8, int(model.removeprefix("gpen-")).bit_length() - 2

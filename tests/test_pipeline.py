@@ -46,6 +46,8 @@ def row(x: float, y: float, size: float, score: float = 0.95) -> list[float]:
 class Bench:
     """A pipeline over a given list of faces; keeps the events."""
 
+    model = "lite"
+
     def __init__(self, rows: list[list[float]], change: Any = lambda x: 1 - x) -> None:
         self.rows = np.array(rows, np.float32).reshape(-1, 15)
         self.generator = Generator(change)
@@ -65,7 +67,7 @@ class Bench:
         return self.rows
 
     def __call__(self, image: Image, **options: Any) -> Any:
-        tools = pipeline.Tools(find("lite"), 512, self.open, self.detect, self.instead)
+        tools = pipeline.Tools(find(self.model), 512, self.open, self.detect, self.instead)
         return pipeline.run(image, tools, Options(**options), lambda *event: self.events.append(event))
 
 
@@ -293,3 +295,52 @@ def test_overlapping_faces_in_any_order(
     np.testing.assert_array_equal(one.image.pixels[untouched], photo.pixels[untouched])
     same = Bench(rows, lambda x: x)(photo).image.pixels
     np.testing.assert_array_equal(same, photo.pixels)
+
+
+@pytest.mark.parametrize("faces", ["all", "none"])
+def test_a_gray_picture_in_colour_channels_stays_gray(faces: str) -> None:
+    plane = np.random.default_rng(8).integers(0, 256, (300, 400, 1), np.uint8)
+    tinted = lambda x: np.clip(0.8 * x + np.array([0.2, 0.1, 0.0], np.float32).reshape(1, 3, 1, 1), 0, 1)  # noqa: E731
+    result = Bench([row(100, 60, 120)], tinted)(Image(plane.repeat(3, axis=2)), faces=faces)
+    pixels = result.image.pixels
+    assert not result.image.gray  # its file has three channels, and so has the result's
+    np.testing.assert_array_equal(pixels, pixels[..., :1].repeat(3, axis=2))
+    assert result.status == "restored"
+
+
+def test_a_whole_sepia_picture_keeps_its_tone() -> None:
+    plane = np.random.default_rng(8).random((400, 300, 1)).astype(np.float32)
+    sepia = (plane * [230, 200, 150] + [20, 12, 5]).astype(np.uint8)
+    blue = lambda x: np.clip(0.7 * x + np.array([0, 0, 0.3], np.float32).reshape(1, 3, 1, 1), 0, 1)  # noqa: E731
+
+    def cast(**options: bool) -> float:
+        pixels = Bench([], blue)(Image(sepia), faces="none", **options).image.pixels.astype(float)
+        return float(np.abs((pixels[..., 2] - 5) - (pixels[..., 0] - 20) * 150 / 230).mean())
+
+    assert cast() < 2 < 30 < cast(color_match=False)
+
+
+@pytest.mark.parametrize("faces", ["all", "none"])
+@pytest.mark.parametrize("gray", [False, True])
+def test_a_colourizer_gives_colour_and_keeps_the_luminance(faces: str, gray: bool) -> None:
+    """It sees no colour, whatever the picture has, and its result has the picture's own luminance."""
+    seen = []
+
+    def green(x: Any) -> Any:
+        seen.append(x)
+        return x * 0.5 + np.array([-0.4, 0.4, -0.4], np.float32).reshape(1, 3, 1, 1)
+
+    plane = np.random.default_rng(8).integers(90, 120, (300, 400, 1), np.uint8)
+    pixels = plane.repeat(3, axis=2)
+    pixels[..., 0] += 0 if gray else 9
+    bench = Bench([row(100, 60, 120)], green)
+    bench.model = "gpen-colorize-1024"
+    result = bench(Image(pixels, gray=gray), faces=faces)
+    assert not result.image.gray
+    np.testing.assert_array_equal(seen[0], seen[0][:, :1].repeat(3, axis=1))
+    out = result.image.pixels.astype(float)
+    at = (slice(115, 130), slice(150, 170)) if faces == "all" else (slice(None), slice(None))
+    assert (out[at][..., 1] - out[at][..., 0]).mean() > 40
+    if faces == "all":
+        there, before = (p[at] @ [0.299, 0.587, 0.114] for p in (out, pixels.astype(float)))
+        np.testing.assert_allclose(there, before, atol=1)

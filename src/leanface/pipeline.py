@@ -20,7 +20,7 @@ from leanface.pixels import Float, Matrix
 from leanface.registry import Crop, Model
 from leanface.stages.align import crop as take_crop
 from leanface.stages.align import fit, fitted, similarity
-from leanface.stages.blend import add_grain, feather, match_color, paste
+from leanface.stages.blend import add_grain, feather, keep_tone, match_color, paste
 from leanface.stages.detect import Detector, detect
 from leanface.stages.restore import restore
 from leanface.types import Face, FaceCrop, FaceReport, Image, Options, Result
@@ -78,16 +78,17 @@ class _Network:
             self.session = load(*failure)
         self._event("loaded", {"device": self.session.device})
 
-    def restored(self, image: Image, matrix: Matrix) -> tuple[Float, Float]:
-        """A crop, and the same restored."""
+    def restored(self, image: Image, matrix: Matrix, *, match: bool) -> tuple[Float, Float]:
+        """A crop, and the same restored; with ``match`` a crop without colour is not given any."""
         with self._clock.time("align"):
             pixels = take_crop(image.pixels, matrix, self._tools.size)
-        variant, scale = self._tools.model.variant, float(np.hypot(*matrix[:, 0]))
-        crop = Crop(pixels, scale, variant.factor, self._tools.knobs)
+        model, scale = self._tools.model, float(np.hypot(*matrix[:, 0]))
+        crop = Crop(pixels, scale, model.variant.factor, self._tools.knobs)
+        gray = image.gray or (match and not (pixels - pixels[..., :1]).any())
         while True:
             try:
                 with self._clock.time("restore"):
-                    return pixels, restore(crop, self._tools.model.family, self.session.run, gray=image.gray)
+                    return pixels, restore(crop, model, self.session.run, gray=gray)
             except EngineError as error:
                 failure = self.session, error
             self._start(self._tools.instead, *failure)
@@ -154,9 +155,9 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
         # Smaller faces first, so that the nearer of two that overlap ends on top.
         for face in reversed(chosen):
             matrix = similarity(face.landmarks, template)
-            crop, restored = network.restored(image, matrix)
+            crop, restored = network.restored(image, matrix, match=options.color_match)
             with clock.time("blend"):
-                if options.color_match:
+                if options.color_match and not tools.model.variant.colourizes:
                     restored = match_color(crop, restored)
                 paste(out, image.pixels, matrix, crop, restored, strength=options.strength, mask=mask)
                 if options.grain:
@@ -170,7 +171,7 @@ def _faces(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
     reason = ""
     if not chosen:
         reason = "no face found" if not found else f"no face chosen of {len(found)} found"
-    result = _result(Image(out, image.alpha, image.gray), faces, reason, tools, network, clock)
+    result = _result(Image(out, image.alpha, _gray(image, tools)), faces, reason, tools, network, clock)
     return replace(result, crops=tuple(crops))
 
 
@@ -206,8 +207,10 @@ def _whole(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
     event("resized", {"width": size, "height": size})
     network = _Network(tools, clock, event)
     matrix = fit(image.width, image.height, size)
-    crop, restored = network.restored(image, matrix)
+    crop, restored = network.restored(image, matrix, match=options.color_match)
     with clock.time("blend"):
+        if options.color_match and not options.aligned and not tools.model.variant.colourizes:
+            restored = keep_tone(crop, restored)
         if max(image.width, image.height) > size:
             out = image.pixels.copy()
             paste(out, image.pixels, matrix, crop, restored, strength=options.strength, mask=None)
@@ -221,7 +224,11 @@ def _whole(image: Image, tools: Tools, options: Options, event: Event, clock: Cl
             inner = restored[top : top + height, left : left + width]
             out = px.to_depth(inner, image.pixels.dtype)
             alpha = _resized_alpha(image.alpha, width, height)
-    return _result(Image(out, alpha, image.gray), (), "", tools, network, clock, notes)
+    return _result(Image(out, alpha, _gray(image, tools)), (), "", tools, network, clock, notes)
+
+
+def _gray(image: Image, tools: Tools) -> bool:
+    return image.gray and not tools.model.variant.colourizes
 
 
 def _result(

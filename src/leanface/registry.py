@@ -90,6 +90,7 @@ class Variant:
         files: ids in the manifest of weights, each of which gives the whole network, the best one first; one
             that is here goes before the asset.
         factor: how many times larger the network's output is than its input.
+        colourizes: it gives colour: it is shown the picture without, and the picture's luminance is kept.
         options: ways to run it on a processor, from the best to the leanest, with what each costs.
         build: makes its graph from the arrays of such a file; None runs a published graph as it is.
         licence: of its weights, as an SPDX identifier or in words.
@@ -107,6 +108,7 @@ class Variant:
     asset: str = ""
     files: tuple[str, ...] = ()
     factor: int = 1
+    colourizes: bool = False
     options: tuple[Option, ...] = ()
     build: Build | None = None
 

@@ -8,13 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from leanface import pixels as px
 from leanface.engine.memory import Option
-from leanface.engine.session import Tensors
-from leanface.pixels import Float
-from leanface.registry import Crop, Family, Variant
+from leanface.registry import Family, Variant, signed_input, signed_picture
 
 if TYPE_CHECKING:
     import onnx
@@ -33,20 +28,6 @@ _TEMPLATE = tuple(
 )
 
 
-def _prepare(crop: Crop) -> Tensors:
-    planes = px.planes(crop.pixels)
-    planes *= np.float32(2)
-    planes -= np.float32(1)
-    return {"input": planes}
-
-
-def _finish(outputs: Tensors, crop: Crop) -> Float:
-    restored = px.interleaved(outputs["output"])
-    restored += np.float32(1)
-    restored *= np.float32(0.5)
-    return restored
-
-
 def _build(
     size: int, weights: Weights, *, name: str, half: bool, compute: Compute, **metadata: str
 ) -> onnx.ModelProto:
@@ -59,24 +40,27 @@ def _build(
     return graph
 
 
-def _variant(size: int, *files: str, bf16: int, fp32: int, about: str) -> Variant:
+def _variant(
+    size: int, *files: str, bf16: int, fp32: int, about: str, name: str = "", colourizes: bool = False
+) -> Variant:
     """A size; ``bf16`` and ``fp32`` are what a process needs with it, in MB (10^6 bytes)."""
     settings: dict[str, Any] = {
         "licence": "none stated: non-commercial",
         "origin": "yangxy/GPEN",
         "precisions": ("fp32", "bf16", "fp16"),
         "build": partial(_build, size),
+        "colourizes": colourizes,
         "options": (Option("bf16", bf16 * 10**6), Option("fp32", fp32 * 10**6)),
     }
-    return Variant(id=f"gpen-{size}", sizes=(size,), files=files, about=about, **settings)
+    return Variant(id=name or f"gpen-{size}", sizes=(size,), files=files, about=about, **settings)
 
 
 FAMILY = Family(
     id="gpen",
     role="restorer",
     template=_TEMPLATE,
-    prepare=_prepare,
-    finish=_finish,
+    prepare=signed_input,
+    finish=signed_picture,
     variants=(
         _variant(
             512,
@@ -96,5 +80,14 @@ FAMILY = Family(
         ),
         _variant(1024, "gpen-1024", "gpen-1024-onnx", bf16=797, fp32=1227, about="close-ups"),
         _variant(2048, "gpen-2048", "gpen-2048-onnx", bf16=1286, fp32=1882, about="large close-ups"),
+        _variant(
+            1024,
+            "gpen-colorize-1024",
+            bf16=797,
+            fp32=1227,
+            about="gives a gray picture colour; its luminance stays",
+            name="gpen-colorize-1024",
+            colourizes=True,
+        ),
     ),
 )

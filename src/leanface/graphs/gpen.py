@@ -191,7 +191,7 @@ class Network:
     def band_of(
         self, pairs: Sequence[Pair], below: str, rows: Rows, own: Rows, colours: list[list[str]]
     ) -> list[str]:
-        """Features, ``rows`` of them, of the last of some pairs; ``below`` are the joined features before all.
+        """``rows`` of the features of the last of some pairs; ``below`` are the joined features before all.
 
         Each pair computes as many rows of the one before it as it needs, so that bands overlap there. Its
         colours are added to for the rows that are the band's own.
@@ -225,7 +225,7 @@ class Network:
         )  # fmt: skip
 
     def convolved_pair(self, pair: Pair, below: str, rows: Rows, needed: Rows) -> list[str]:
-        """``rows`` of the features of a level, of the ``needed`` rows of the joined ones of the level below."""
+        """``rows`` of the features of a level, of the ``needed`` rows of the joined ones of that below."""
         first, last = max(rows[0] - 1, 0), min(rows[1] + 1, self.size >> pair.level)
         x = self.upsampled(below, pair.up, pair.up_kernel, pair.level, (first, last), needed)
         return self.convolved(x, pair.conv, pair.conv_kernels, pair.level, *rows)

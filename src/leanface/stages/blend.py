@@ -177,13 +177,10 @@ def match_color(crop: Float, restored: Float) -> Float:
 
     Mean and spread of each channel are brought to those of the crop over a ring: outside the face, inside the
     crop. Both are taken from coarse copies, so that noise and detail, which a network is there to change, do
-    not count. A crop of one tone (gray, sepia) is changed in that tone only.
+    not count. A crop of one tone is changed in that tone only.
     """
     size = crop.shape[0]
-    tone = _tone(px.resize(crop, size // 4, size // 4))
-    if tone is not None:
-        restored = px.luminance(restored - crop)[..., None] * tone
-        restored += crop
+    restored = keep_tone(crop, restored)
     coarse = max(8, size // 16)
     ring = _ring(coarse)[..., None]
     before, after = (px.resize(image, coarse, coarse) for image in (crop, restored))
@@ -193,6 +190,17 @@ def match_color(crop: Float, restored: Float) -> Float:
     matched: Float = restored * gain
     matched += mean_before - mean_after * gain
     return np.clip(matched, 0, 1, out=matched)
+
+
+def keep_tone(crop: Float, restored: Float) -> Float:
+    """The restored crop, or where the crop is of one tone (gray, sepia) what was changed in that tone."""
+    size = crop.shape[0]
+    tone = _tone(px.resize(crop, size // 4, size // 4))
+    if tone is None:
+        return restored
+    kept: Float = px.luminance(restored - crop)[..., None] * tone
+    kept += crop
+    return kept
 
 
 def _tone(coarse: Float) -> Float | None:
