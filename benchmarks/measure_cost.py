@@ -3,8 +3,8 @@
     python -m benchmarks.measure_cost [MODEL ...]
 
 Every cell is a process of its own that restores a small picture twice, so that the second time is the
-network's alone. The picture is of sharp bars, so that models that look at an enlarged crop the smaller work at
-their largest size. Published networks run with weights drawn at random (the recipe of the tests), which cost
+network's alone. The picture is a sharp chequerboard, for which models that choose how large they look at a crop choose
+the largest. Published networks run with weights drawn at random (the recipe of the tests), which cost
 the same. The figures go into the family files as ``Option``s.
 """
 
@@ -68,12 +68,14 @@ def main() -> None:
                     print(f"{variant.id:20}its weights cannot be drawn as large as they are")
                     continue
                 arguments += ["--weights", str(weights), "--allow-unverified"]
-            for precision in precisions("cpu"):
-                if precision in variant.precisions:
-                    run = [*arguments, "--precision", precision]
-                    measure(run, folder)  # builds the graph
-                    peak, seconds = measure(run, folder)
-                    print(f"{variant.id:20}{precision:6}{peak:6.0f} MB{seconds:7.2f} s", flush=True)
+            for size in variant.sizes:
+                for precision in precisions("cpu"):
+                    if precision in variant.precisions:
+                        run = [*arguments, "--precision", precision, "--size", str(size)]
+                        measure(run, folder)  # builds the graph
+                        peak, seconds = measure(run, folder)
+                        cell = f"{variant.id:22}{size:5} {precision:5}"
+                        print(f"{cell}{peak:6.0f} MB{seconds:7.2f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ class Restorer:
             self._check_measured()
         self._on_event = on_event or (lambda name, values: None)
         self._planned: str = precision
+        self._in_turn = False  # whether detector and restorer must not be loaded at the same time
         self._stepped: tuple[str, str] | None = None  # device and precision after a failure, for good
         self._notes: list[str] = []
         on_card = self.memory is not None and not self._on_processor
@@ -121,7 +122,8 @@ class Restorer:
         knobs = registry.turned(self.model, options.knobs)
         self._planned = self.precision
         if self.memory is not None and self._on_processor:
-            self._planned = self.plan(image.width, image.height, options).option.precision
+            plan = self.plan(image.width, image.height, options)
+            self._planned, self._in_turn = plan.option.precision, plan.in_turn
         tools = pipeline.Tools(self.model, self.size, self._generator, self._detector, self._instead, knobs)
         result = pipeline.run(image, tools, options, self._on_event)
         notes, self._notes = self._notes, []
@@ -153,8 +155,10 @@ class Restorer:
         able = precisions("cpu")
         if self.precision != "auto":
             able = tuple(p for p in able if p == self.precision)
+        usual = self.size == self.model.variant.sizes[0]
+        ways = [o for o in self.model.variant.options if o.size == (0 if usual else self.size)]
         return plan_memory.plan(
-            self.model.variant.options, width, height, detect=not (options or self.options).whole,
+            ways or self.model.variant.options, width, height, detect=not (options or self.options).whole,
             limit=self.memory, precisions=able,
         )  # fmt: skip
 
@@ -216,6 +220,8 @@ class Restorer:
             graph = self._library.graph(self.model, precision, exact=self.precision == "fp32")
             if graph.path.parent != registry.ASSETS:
                 self._check_takes(graph.path)
+            if self._in_turn:
+                self._pool.keep_only(graph)
             try:
                 return self._pool.session(graph, device=device, precision=precision)
             except OutOfMemoryError as error:
@@ -271,7 +277,10 @@ class Restorer:
     def _detect(self, picture: NDArray[np.uint8]) -> Float:
         (model,) = registry.models("detector")
         # Always on the processor: it takes milliseconds there, and leaves a small card to the restorer.
-        session = self._pool.session(self._library.graph(model, "fp32"), device="cpu", precision="fp32")
+        graph = self._library.graph(model, "fp32")
+        if self._in_turn:
+            self._pool.keep_only(graph)
+        session = self._pool.session(graph, device="cpu", precision="fp32")
         crop = Crop(picture)
         return model.family.finish(session.run(model.family.prepare(crop)), crop)
 

@@ -1,7 +1,7 @@
 """What a run will need, by arithmetic alone: nothing is loaded, nothing is measured here.
 
 The process's peak has two parts. One belongs to the network and was measured for each option, in a process of
-its own, by ``benchmarks/measure_cost.py``. The other belongs to the picture and follows from its size.
+its own, by ``python -m benchmarks.measure_cost``. The other belongs to the picture and follows from its size.
 """
 
 from __future__ import annotations
@@ -33,19 +33,29 @@ class Option:
     Attributes:
         precision: ``fp32`` or ``bf16``.
         peak: resident bytes of the whole process while it restores a small picture, measured.
+        size: side of the crops that this is for; 0 for the model's usual one.
     """
 
     precision: str
     peak: int
+    size: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen, and the resident bytes it will come to by stage."""
+    """What was chosen, and the resident bytes it will come to by stage.
+
+    Attributes:
+        option: how the network runs.
+        stages: bytes by stage.
+        limit: what they had to keep within, or None.
+        in_turn: detector and restorer are not loaded at the same time, since that would be beyond the limit.
+    """
 
     option: Option
     stages: Mapping[str, int]
     limit: int | None
+    in_turn: bool = False
 
     @property
     def peak(self) -> int:
@@ -75,7 +85,8 @@ def plan(
         BudgetError: none keeps within it; says the least that would do.
     """
     able = [option for option in options if option.precision in precisions]
-    fitting = [_predict(option, width, height, detect, limit) for option in able]
+    ways = [False, True] if detect and limit is not None else [False]
+    fitting = [_predict(option, width, height, detect, limit, way) for option in able for way in ways]
     if not fitting:
         raise UsageError(f"no option of this model runs in {' or '.join(precisions)}")
     for candidate in fitting:
@@ -99,13 +110,15 @@ def parse(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2] or ""])
 
 
-def _predict(option: Option, width: int, height: int, detect: bool, limit: int | None) -> Plan:
+def _predict(option: Option, width: int, height: int, detect: bool, limit: int | None, in_turn: bool) -> Plan:
     pixels = width * height
     seen = pixels * min(1.0, _DETECTOR_SIDE / max(width, height)) ** 2
     beside = _DETECTOR + round(_DETECTOR_PIXEL * seen) if detect else 0
     stages = {"decode": RUNTIME + _DECODING * pixels}
     if detect:
         stages["detect"] = RUNTIME + beside + 3 * pixels
+    if in_turn:
+        beside = 0
     stages["restore"] = option.peak + beside + _WORKING * pixels
     stages["encode"] = option.peak + beside + _ENCODING * pixels
-    return Plan(option, {name: round(_MARGIN * need) for name, need in stages.items()}, limit)
+    return Plan(option, {name: round(_MARGIN * need) for name, need in stages.items()}, limit, in_turn)

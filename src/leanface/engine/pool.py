@@ -92,6 +92,11 @@ class Pool:
             )
         return self._sessions[key]
 
+    def keep_only(self, graph: Graph) -> None:
+        """Free the sessions of all other graphs."""
+        for key in [key for key in self._sessions if key[0] != graph]:
+            self._sessions.pop(key).close()
+
     def discard(self, session: Session) -> None:
         """Free one session."""
         for key, kept in list(self._sessions.items()):
