@@ -35,7 +35,12 @@ FAMILY = Family(
             licence="research and personal use",
             origin="leanface, from Real-ESRGAN",
             precisions=("fp32", "bf16", "fp16"),
-            options=(Option("bf16", 225_000_000), Option("fp32", 244_000_000)),
+            options=(
+                Option("bf16", 209_000_000),
+                Option("fp32", 225_000_000),
+                Option("bf16", 322_000_000, 1024),
+                Option("fp32", 355_000_000, 1024),
+            ),
             about="embedded: quick, natural, for light and medium damage",
         ),
     ),
