@@ -3,6 +3,12 @@
 What comes back is the *change* that the network made. Where the picture is finer than the crop (a large
 face), its own finest detail stays as far as the network kept the finest detail of the crop, and goes as far
 as the network took it for noise. A network that changes nothing therefore changes no pixel.
+
+The same holds over a base: a picture enlarged, or made by others, that takes the picture's place. The change
+is then what leads from the base's crop to the restored one, so that what base and network both did is not
+done twice; it comes only where the network changed anything (``touched``); and of the base's detail beyond
+the crop, that which the picture itself does not have goes (``own_detail``), since it was made up from what
+the network saw too.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from numpy.typing import NDArray
 from leanface import pixels as px
 from leanface.pixels import Float, Matrix
 
-_BAND = 1 << 20  # pixels worked on at once
+_BAND = 1 << 18  # pixels worked on at once
 _FLAT = (0.1 / 255) ** 2  # mean square below which a crop has no detail to keep or lose
 _RING = (0.5, 0.95)  # where colours are compared, as shares of the way to the border
 _LEAST_SPREAD = 2 / 255  # so that an even background is not stretched
@@ -25,6 +31,7 @@ _ONE_TONE = 2 / 255  # error up to which a crop counts as one tone
 _NOISE_SAMPLES = 1 << 18  # pixels that an estimate of noise looks at
 _NOISE_KERNEL = ((1, -2, 1), (-2, 4, -2), (1, -2, 1))
 _NOISE_GAIN = 0.6745 * 6  # median of its absolute answer to normal noise of spread 1
+_UNTOUCHED, _TOUCHED = 0.5 / 255, 2 / 255  # mean change of an area that the network left alone, and changed
 _CORE = 0.78  # the mask is 1 up to this share of the way from the crop's centre to its border
 
 
@@ -37,24 +44,29 @@ def paste(
     *,
     strength: float,
     mask: Float | None,
+    kept: float | None = None,
 ) -> None:
     """Write a restored crop into ``out``.
 
     Args:
         out: [h, w, 3], changed in place; outside the crop's rectangle and where the mask is 0 not a bit.
-        picture: [h, w, 3] of the same type, the picture that the crop was taken from.
+        picture: [h, w, 3] of the same type, the picture that the crop was taken from; may be ``out``.
         matrix: [2, 3] from picture to crop coordinates.
         crop: [size, size, 3] as taken from the picture.
         restored: [size, size, 3] as restored.
         strength: 0 (the picture) to 1 (the restored crop).
         mask: [size, size] in [0, 1], how much of the result to take; None takes all of it.
+        kept: how much of the picture's detail beyond the crop stays, 0 to 1; None is as much as the network
+            kept of the crop's.
     """
     size = crop.shape[0]
     x0, y0, x1, y1 = _rectangle(matrix, size, picture.shape)
     if x0 >= x1 or y0 >= y1:
         return
     scale_x, scale_y = (float(np.hypot(*matrix[:, i])) for i in (0, 1))
-    lost = strength * (1 - kept_detail(crop, restored)) if min(scale_x, scale_y) < 1 else 0.0
+    lost = 0.0
+    if min(scale_x, scale_y) < 1:
+        lost = strength * (1 - (kept_detail(crop, restored) if kept is None else kept))
     change, own_detail = slice(0, 3), slice(3, 6)
     stack = np.empty((size, size, 6 if lost else 3), np.float32)
     np.subtract(restored, crop, out=stack[..., change])
@@ -92,24 +104,20 @@ def paste(
             np.copyto(target, px.to_depth(new, out.dtype), where=weight > 1 / 1024)
 
 
-def add_grain(
-    out: NDArray[Any], picture: NDArray[Any], matrix: Matrix, mask: Float, *, amount: float
-) -> None:
+def add_grain(out: NDArray[Any], matrix: Matrix, mask: Float, wanted: float, *, amount: float) -> None:
     """Give a pasted face the noise that its picture has and it lacks, so that it does not look put in.
 
     The noise is the same in every channel and, for a face at that place, always the same.
 
     Args:
         out: [h, w, 3] with the crop pasted, changed in place where the mask is not 0.
-        picture: [h, w, 3] of the same type, the picture that the crop was taken from.
         matrix: [2, 3] from picture to crop coordinates.
         mask: [size, size] in [0, 1], as it was pasted with.
+        wanted: the noise of the picture before, see ``grain_of``.
         amount: 0 (none) to 1 (all that lacks).
     """
-    x0, y0, x1, y1 = _rectangle(matrix, mask.shape[0], picture.shape)
-    if x0 >= x1 or y0 >= y1:
-        return
-    wanted, there = (_noise(pixels[y0:y1, x0:x1], mask, _from(matrix, x0, y0)) for pixels in (picture, out))
+    x0, y0, x1, y1 = _rectangle(matrix, mask.shape[0], out.shape)
+    there = grain_of(out, matrix, mask)
     if there >= wanted:
         return
     random = np.random.default_rng([x0, y0, x1, y1])
@@ -123,6 +131,18 @@ def add_grain(
         drawn *= np.float32(amount) * np.sqrt(np.maximum(0, np.float32(wanted**2) - mixed * mixed))
         target, inside = out[top:bottom, x0:x1], weight > 1 / 1024
         target[inside] = px.to_depth(px.to_float(target[inside]) + drawn[inside][:, None], out.dtype)
+
+
+def grain_of(picture: NDArray[Any], matrix: Matrix, mask: Float) -> float:
+    """The spread of the noise of a crop's area in its picture, in [0, 1]; 0 outside the picture.
+
+    Args:
+        picture: [h, w, 3].
+        matrix: [2, 3] from picture to crop coordinates.
+        mask: [size, size], of the crop; only where it is above a half is looked.
+    """
+    x0, y0, x1, y1 = _rectangle(matrix, mask.shape[0], picture.shape)
+    return _noise(picture[y0:y1, x0:x1], mask, _from(matrix, x0, y0)) if x0 < x1 and y0 < y1 else 0.0
 
 
 def _noise(area: NDArray[Any], mask: Float, matrix: Matrix) -> float:
@@ -229,6 +249,29 @@ def _statistics(image: Float, weight: Float) -> tuple[Float, Float]:
     """Weighted mean and spread of each channel."""
     mean = (image * weight).sum((0, 1))
     return mean, np.sqrt(((image - mean) ** 2 * weight).sum((0, 1)))
+
+
+def touched(crop: Float, restored: Float) -> Float:
+    """Where the network changed anything, [size, size]: 0 where it left the crop as it was, else 1, with soft
+    edges."""
+    size = crop.shape[0]
+    coarse = max(1, size // 32)
+    change = np.abs(restored - crop).max(2, keepdims=True)
+    share = (px.resize(px.resize(change, coarse, coarse), size, size)[..., 0] - _UNTOUCHED) / (
+        _TOUCHED - _UNTOUCHED
+    )
+    return np.asarray(np.clip(share, 0, 1), np.float32)
+
+
+def own_detail(matrix: Matrix, base_matrix: Matrix) -> float:
+    """Of the octaves of detail that a base can hold beyond a crop, the share that its picture holds, 0 to 1.
+
+    Args:
+        matrix: [2, 3] from picture to crop coordinates.
+        base_matrix: [2, 3] from base to crop coordinates.
+    """
+    picture, base = (max(0.0, -math.log2(float(np.hypot(*m[:, 0])))) for m in (matrix, base_matrix))
+    return min(1.0, picture / base) if base else 1.0
 
 
 def kept_detail(crop: Float, restored: Float) -> float:

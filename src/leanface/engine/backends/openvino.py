@@ -137,15 +137,15 @@ def _large_blocks_returned() -> Iterator[None]:
     """Have glibc give back every freed block of 64 KiB or more at once while OpenVINO works.
 
     By itself it learns to keep blocks of up to 32 MiB, and the holes that a network leaves then stay: 30 to
-    110 MB with 71 million weights, and never twice the same. Around it they are kept, as they are without
-    this: arrays of a few MB come and go there, and fresh memory is slow (mallopt(3)).
+    110 MB with 71 million weights, and never twice the same. Around it blocks of up to 4 MiB are kept: arrays
+    of that size come and go there, and fresh memory is slow (mallopt(3)).
     """
     _libc("mallopt", _MMAP_THRESHOLD, 1 << 16)
     try:
         yield
     finally:
-        _libc("mallopt", _MMAP_THRESHOLD, 1 << 25)
-        _libc("mallopt", _TRIM_THRESHOLD, 1 << 26)
+        _libc("mallopt", _MMAP_THRESHOLD, 1 << 22)
+        _libc("mallopt", _TRIM_THRESHOLD, 1 << 23)
 
 
 def _libc(function: str, *arguments: int) -> None:
