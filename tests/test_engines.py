@@ -13,7 +13,7 @@ from leanface.engine.backends import onnxruntime, openvino
 from leanface.engine.pool import Pool
 from leanface.engine.session import Graph
 from leanface.errors import DeviceError, EngineError, ModelError
-from leanface.graphs.builder import GraphBuilder
+from leanface.graphs.builder import GraphBuilder, save
 
 ALL = ("fp32", "bf16", "fp16")
 X = np.random.default_rng(0).standard_normal((1, 3, 5, 7), dtype=np.float32)
@@ -130,3 +130,70 @@ def test_memory_is_the_cards_where_the_driver_tells(monkeypatch: pytest.MonkeyPa
 def test_no_driver_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert onnxruntime.card_bytes("cuda") == 0
+
+
+def test_compiled_graphs_are_kept_and_old_ones_dropped(graph: Graph, tmp_path: Path) -> None:
+    kept = Graph(graph.path, compiled=tmp_path / "compiled")
+    folder = tmp_path / "compiled" / "cpu-fp32"
+
+    def run() -> set[Path]:
+        with Pool() as engines:
+            session = engines.session(kept, device="cpu", precision="fp32")
+            np.testing.assert_allclose(session.run({"input": X})["output"], expected(X), rtol=1e-6)
+        return set(folder.iterdir())
+
+    (blob,) = run()
+    written = blob.stat().st_mtime_ns
+    assert run() == {blob} and blob.stat().st_mtime_ns == written
+    other = folder / "0.blob"
+    other.write_bytes(b"of another version")
+    blob.chmod(0o600)
+    blob.write_bytes(blob.read_bytes()[:1000])  # cut off by a full disk
+    assert run() == {blob} and blob.stat().st_size > 1000
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with Pool() as engines:
+        session = engines.session(
+            Graph(graph.path, compiled=tmp_path / "file" / "x"), device="cpu", precision="fp32"
+        )
+        np.testing.assert_allclose(session.run({"input": X})["output"], expected(X), rtol=1e-6)
+
+
+def test_results_belong_to_the_caller(tmp_path: Path) -> None:
+    """Also of a graph of fixed shapes, whose results are not copied."""
+    g = GraphBuilder("fixed", half=False)
+    x = g.input("input", [1, 2])
+    g.output(g.op("Add", x, x), "output", [1, 2])
+    onnx.save(g.model(), tmp_path / "fixed.onnx")
+    with Pool() as engines:
+        session = engines.session(Graph(tmp_path / "fixed.onnx"), device="cpu", precision="fp32")
+        first = session.run({"input": np.array([[1, 2]], np.float32)})["output"]
+        second = session.run({"input": np.array([[30, 40]], np.float32)})["output"]
+    assert (first.tolist(), second.tolist()) == ([[2, 4]], [[60, 80]])
+
+
+def test_keep_only_frees_the_others(graph: Graph) -> None:
+    other = Graph(graph.path, compiled=graph.path.parent / "another")
+    with Pool() as engines:
+        first = engines.session(graph, device="cpu", precision="fp32")
+        engines.keep_only(other)
+        with pytest.raises(EngineError, match="closed"):
+            first.run({"input": X})
+        second = engines.session(other, device="cpu", precision="fp32")
+        engines.keep_only(other)
+        assert engines.session(other, device="cpu", precision="fp32") is second
+
+
+def test_a_saved_model_is_read_as_if_it_were_in_one_piece(tmp_path: Path) -> None:
+    g = GraphBuilder("parts", half=True)
+    x = g.input("input", [1, 3, 4, 4])
+    for i in range(3):
+        x = g.conv(x, g.weight(f"w{i}", np.full((3, 3, 1, 1), 0.5 + i, np.float32)))
+    g.output(x, "output", [1, 3, 4, 4])
+    model = g.model(licence="none")
+    save(model, tmp_path / "parts.onnx")
+    again = onnx.load(tmp_path / "parts.onnx")
+    onnx.checker.check_model(again, full_check=True)
+    assert again == model
