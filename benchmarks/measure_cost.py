@@ -3,9 +3,9 @@
     python -m benchmarks.measure_cost [MODEL ...]
 
 Every cell is a process of its own that restores a small picture twice, so that the second time is the
-network's alone. The picture is a sharp chequerboard, for which models that choose how large they look at a crop choose
-the largest. Published networks run with weights drawn at random (the recipe of the tests), which cost
-the same. The figures go into the family files as ``Option``s.
+network's alone. The picture is a sharp chequerboard, for which models that choose how large they look at a
+crop choose the largest. Published networks run with weights drawn at random (the recipe of the tests), which
+cost the same. The figures go into the family files as ``Option``s.
 """
 
 from __future__ import annotations

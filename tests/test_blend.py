@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from leanface import pixels as px
 from leanface.registry import FFHQ
 from leanface.stages.align import bounds, crop, fit, similarity
-from leanface.stages.blend import add_grain, feather, kept_detail, match_color, paste
+from leanface.stages.blend import (
+    add_grain,
+    feather,
+    grain_of,
+    kept_detail,
+    match_color,
+    own_detail,
+    paste,
+    touched,
+)
 from leanface.types import Image
 
 SIZE = 64
@@ -111,6 +120,34 @@ def test_kept_detail() -> None:
     assert kept_detail(np.full_like(crop_, 0.5), crop_) == 1
 
 
+def test_touched_is_where_the_network_changed_anything() -> None:
+    crop_ = np.random.default_rng(2).random((512, 512, 3), np.float32)
+    assert not touched(crop_, crop_.copy()).any()
+    changed = crop_.copy()
+    changed[:256] = 1 - changed[:256]
+    where = touched(crop_, changed)
+    assert where[:240].min() == 1 and where[352:].max() == 0
+
+
+def test_a_base_keeps_the_detail_that_its_picture_has() -> None:
+    assert own_detail(place(0, 0, 2, 0.3), place(0, 0, 2, 0.3)) == pytest.approx(1)
+    assert own_detail(place(0, 0, 0.5, 0), place(0, 0, 2, 0)) == 0  # all beyond the crop was made up
+    assert own_detail(place(0, 0, 2, 0), place(0, 0, 8, 0)) == pytest.approx(1 / 3)  # of three octaves, one
+    assert own_detail(place(0, 0, 0.3, 0), place(0, 0, 0.6, 0)) == 1  # there is none beyond
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
+def test_how_much_detail_stays_can_be_said(kept: float) -> None:
+    picture = np.random.default_rng(5).integers(60, 200, (256, 256, 3), np.uint8)
+    matrix = fit(256, 256, 64)
+    taken = crop(picture, matrix, 64)
+    out = picture.copy()
+    paste(out, out, matrix, taken, taken.copy(), strength=1, mask=None, kept=kept)
+    flat = px.resize(taken, 256, 256) * 255
+    spread_ = (out - flat).std() / (picture - flat).std()
+    assert spread_ == pytest.approx(kept, abs=0.05)
+
+
 def test_16_bit_rounds_to_nearest(noise: Image) -> None:
     every = np.arange(65536, dtype=np.uint16)
     np.testing.assert_array_equal(px.to_depth(px.to_float(every), every.dtype), every)
@@ -174,7 +211,8 @@ def pasted(picture: np.ndarray, amount: float, angle: float = 0.0) -> tuple[np.n
     out = picture.copy()
     paste(out, picture, matrix, taken, smooth, strength=1, mask=feather(SIZE))
     grainy = out.copy()
-    add_grain(grainy, picture, matrix, feather(SIZE), amount=amount)
+    wanted = grain_of(picture, matrix, feather(SIZE))
+    add_grain(grainy, matrix, feather(SIZE), wanted, amount=amount)
     return out, grainy
 
 
@@ -211,7 +249,8 @@ def test_grain_stays_inside_the_mask_and_comes_only_where_noise_lacks() -> None:
     np.testing.assert_array_equal(pasted(picture, 0)[0], pasted(picture, 0)[1])
     for clean in (noisy(0), picture):  # no noise to match, and a face that kept its own
         out = clean.copy()
-        add_grain(out, clean, place(120, 120, 2.5, 0), feather(SIZE), amount=1)
+        matrix = place(120, 120, 2.5, 0)
+        add_grain(out, matrix, feather(SIZE), grain_of(clean, matrix, feather(SIZE)), amount=1)
         np.testing.assert_array_equal(out, clean)
 
 
@@ -227,7 +266,7 @@ def test_grain_of_a_large_area_takes_many_bands() -> None:
     picture = np.repeat(gray.round().astype(np.uint8), 3, axis=2)
     matrix = place(650, 650, 20, 0)
     out = np.full_like(picture, 120)
-    add_grain(out, picture, matrix, feather(SIZE), amount=1)
+    add_grain(out, matrix, feather(SIZE), grain_of(picture, matrix, feather(SIZE)), amount=1)
     assert spread(out[300:1000, 300:1000]) == pytest.approx(5, rel=0.03)
     rows = out[300:1000, 300:1000, 0]
     assert (rows[:300] != rows[400:]).mean() > 0.8  # no band repeats

@@ -14,6 +14,7 @@ from leanface.engine.pool import Pool
 from leanface.engine.session import Graph
 from leanface.errors import DeviceError, EngineError, ModelError
 from leanface.graphs.builder import GraphBuilder, save
+from leanface.weights.formats import load
 
 ALL = ("fp32", "bf16", "fp16")
 X = np.random.default_rng(0).standard_normal((1, 3, 5, 7), dtype=np.float32)
@@ -197,3 +198,5 @@ def test_a_saved_model_is_read_as_if_it_were_in_one_piece(tmp_path: Path) -> Non
     again = onnx.load(tmp_path / "parts.onnx")
     onnx.checker.check_model(again, full_check=True)
     assert again == model
+    arrays = load(tmp_path / "parts.onnx")
+    assert {name: float(array.mean()) for name, array in arrays.items()} == {"w0": 0.5, "w1": 1.5, "w2": 2.5}

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from leanface import crops, imageio, pipeline, registry
 from leanface import pixels as px
+from leanface.background import CARD, Background, enlargement
 from leanface.engine import device as machine
 from leanface.engine import memory as plan_memory
 from leanface.engine.backends.openvino import precisions
-from leanface.engine.memory import Plan
+from leanface.engine.memory import Enlargement, Plan
 from leanface.engine.pool import Pool, choose_device, leaner, resolve
 from leanface.engine.session import Session
 from leanface.errors import (
@@ -36,6 +37,8 @@ from leanface.registry import Crop, Model
 from leanface.stages.detect import Detector, detect
 from leanface.types import Face, FileOptions, Image, Options, Precision, Result
 
+_SHAPE_TOLERANCE = 0.01  # between the proportions of a picture and of its background made elsewhere
+
 
 class Restorer:
     """Restores pictures with one model, which is loaded when the first face needs it and then kept.
@@ -45,12 +48,14 @@ class Restorer:
     Args:
         model: a name from ``list_models()``, or ``auto``.
         size: side of the crops in pixels, for models that take several; None takes the model's usual one.
-        device: ``auto``, ``cpu``, ``gpu`` or ``npu``.
+        device: ``auto``, ``cpu``, ``gpu``, ``npu`` (OpenVINO), ``cuda[:N]``, ``directml``, ``coreml``
+            (ONNX Runtime), ``torch-cuda[:N]``, ``torch-mps`` or ``torch-cpu`` (PyTorch).
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         threads: processor threads; None takes all cores.
         memory: what the process may take at most, as ``800MB`` or in bytes; None sets no limit. On the
             processor an option that keeps within it is chosen for each picture before the model is loaded. On
-            a card it is the card's memory that is limited, where the engine can do that (``cuda``).
+            a card it is the card's memory that is limited, where the engine can do that (``cuda``); on
+            ``torch-*`` it is what tensors take, and weights beyond it are streamed.
         weights: a file or folder of published weights to look at first.
         allow_unverified: take weights whose sum is not the published one.
         options: how pictures are restored; single ones can be changed at each call.
@@ -99,34 +104,59 @@ class Restorer:
         self._in_turn = False  # whether detector and restorer must not be loaded at the same time
         self._stepped: tuple[str, str] | None = None  # device and precision after a failure, for good
         self._notes: list[str] = []
+        self._backgrounds: dict[str, Background] = {}
         on_card = self.memory is not None and not self._on_processor
         self._pool = Pool(threads=threads, limit=self.memory if on_card else None)
         self._instead = self._go_on if generator is None else _give_up
         self._detector = detector or self._detect
         self._generator = generator or self._open_generator
+        self._background(self.options)
 
-    def restore(self, picture: Image | NDArray[Any], options: Options | None = None) -> Result:
+    def restore(
+        self,
+        picture: Image | NDArray[Any],
+        options: Options | None = None,
+        *,
+        background: Image | NDArray[Any] | None = None,
+    ) -> Result:
         """Restore a picture in memory.
 
         Args:
             picture: an Image, or an array [h, w, 3] of uint8 or uint16 in RGB.
             options: instead of the Restorer's own.
+            background: the picture as made elsewhere, of the same shape: faces are pasted into it instead.
 
         Raises:
-            UsageError: not such an array, or a knob turned that the model does not have.
+            UsageError: not such an array, a knob turned that the model does not have, a background that is
+                not there, or one of another shape.
             BudgetError: the memory limit is below what the picture needs.
             DeviceError, ModelError: the model cannot be loaded.
             EngineError: the model fails.
         """
         image, options = picture if isinstance(picture, Image) else Image(picture), options or self.options
         knobs = registry.turned(self.model, options.knobs)
-        self._planned = self.precision
+        given = background if isinstance(background, Image | None) else Image(background)
+        maker = self._background(options)
+        if given is not None:
+            check_background(image, given)
+        self._planned, tiles = self.precision, None
         if self.memory is not None and self._on_processor:
-            plan = self.plan(image.width, image.height, options)
-            self._planned, self._in_turn = plan.option.precision, plan.in_turn
-        tools = pipeline.Tools(self.model, self.size, self._generator, self._detector, self._instead, knobs)
-        result = pipeline.run(image, tools, options, self._on_event)
+            plan = self.plan(image.width, image.height, options, given)
+            self._planned, self._in_turn, tiles = plan.option.precision, plan.in_turn, plan.tiles
+        elif maker:
+            how = self._enlargement(image.width, image.height, options, given)
+            limit = None if self._on_processor else self.memory or CARD
+            tiles = maker.tiles(how, image.width, image.height, limit, self._precisions) if how else None
+        enlarger = maker.enlarger(tiles, alone=self._in_turn) if maker else None
+        tools = pipeline.Tools(
+            self.model, self.size, self._generator, self._detector, self._instead, knobs, enlarger
+        )
+        result = pipeline.run(image, tools, options, self._on_event, given)
         notes, self._notes = self._notes, []
+        if maker:
+            notes, maker.notes = [*maker.notes, *notes], []
+            if tiles and 0 < result.tile < min(tiles.side, max(image.width, image.height)):
+                maker.keep(result.tile)
         return replace(result, notes=(*result.notes, *notes))
 
     def detect(self, picture: Image | NDArray[Any], options: Options | None = None) -> tuple[Face, ...]:
@@ -142,8 +172,16 @@ class Restorer:
         image, how = picture if isinstance(picture, Image) else Image(picture), options or self.options
         return tuple(detect(image.pixels, self._detector, how.threshold, how.rotations)[0])
 
-    def plan(self, width: int, height: int, options: Options | None = None) -> Plan:
+    def plan(
+        self, width: int, height: int, options: Options | None = None, background: Image | None = None
+    ) -> Plan:
         """What a picture of this size will need; arithmetic only, nothing is loaded.
+
+        Args:
+            width: of the picture in pixels.
+            height: of the picture in pixels.
+            options: instead of the Restorer's own.
+            background: as in ``restore``.
 
         Raises:
             BudgetError: more than the memory limit; says the least that would do.
@@ -152,15 +190,49 @@ class Restorer:
         self._check_measured()
         if not self._on_processor:
             raise UsageError("needs are known for the processor only")
-        able = precisions("cpu")
-        if self.precision != "auto":
-            able = tuple(p for p in able if p == self.precision)
         usual = self.size == self.model.variant.sizes[0]
         ways = [o for o in self.model.variant.options if o.size == (0 if usual else self.size)]
         return plan_memory.plan(
             ways or self.model.variant.options, width, height, detect=not (options or self.options).whole,
-            limit=self.memory, precisions=able,
+            limit=self.memory, precisions=self._precisions,
+            enlargement=self._enlargement(width, height, options or self.options, background),
         )  # fmt: skip
+
+    def result_size(
+        self, image: Image, options: Options | None = None, background: Image | None = None
+    ) -> tuple[int, int]:
+        """Width and height that the result of a picture will have where faces are looked for."""
+        options = options or self.options
+        maker = self._background(options)
+        factor = maker.model.variant.factor if maker else 1
+        return pipeline.result_size(image.width, image.height, options.scale, factor, background)
+
+    @property
+    def _precisions(self) -> tuple[str, ...]:
+        """Those that the processor computes in and the user allows."""
+        return tuple(p for p in precisions("cpu") if self.precision in ("auto", p))
+
+    def _enlargement(
+        self, width: int, height: int, options: Options, background: Image | None
+    ) -> Enlargement | None:
+        maker = self._background(options)
+        factor = maker.model.variant.factor if maker else 1
+        size = pipeline.result_size(width, height, options.scale, factor, background)
+        held = background.pixels.nbytes if background else 0
+        return enlargement(maker.model if maker else None, width, height, size, held)
+
+    def _background(self, options: Options) -> Background | None:
+        """What makes the background that the options ask for; one and the same for one name."""
+        name = options.background
+        if name == "none":
+            return None
+        if name not in self._backgrounds:
+            model, weights = registry.find_enlarger(name), self._library.weights
+            # A file of weights that the user gave is for the restorer.
+            others = weights is not None and weights.is_file() and model != self.model
+            library = Library() if others else self._library
+            self._backgrounds[name] = Background(model, library, self._pool, self.device, self.precision)
+        return self._backgrounds[name]
 
     def restore_file(
         self,
@@ -188,11 +260,17 @@ class Restorer:
         check(source, target, how)
         image, origin = imageio.read(source, how)
         options = options or self.options
-        result = self.restore(image, replace(options, keep_crops=options.keep_crops or how.crops is not None))
+        options = replace(options, keep_crops=options.keep_crops or how.crops is not None)
+        background, notes = read_background(how, origin, options)
+        imageio.check_size(target, *self.result_size(image, options, background))
+        result = self.restore(image, options, background=background)
+        result = replace(result, notes=(*notes, *result.notes))
+        del background
+        size = image.width, image.height
         before = image if how.compare else None
         del image  # while a large result is encoded, there is no room for the input too
         if how.crops:
-            crops.write(how.crops, source.name, result, origin, overwrite=how.overwrite)
+            crops.write(how.crops, source.name, size, result, origin, overwrite=how.overwrite)
         return save(target, before, result, origin, how)
 
     def close(self) -> None:
@@ -372,6 +450,40 @@ def check(source: Path, target: Path, files: FileOptions) -> None:
             raise OutputError(f"{path}: is the input itself; choose another name")
 
 
+def read_background(
+    files: FileOptions, origin: imageio.Origin, options: Options
+) -> tuple[Image | None, tuple[str, ...]]:
+    """The background made elsewhere, if one is given, and notes about it.
+
+    Args:
+        files: name it.
+        origin: of the picture.
+        options: of the picture.
+
+    Raises:
+        InputError: it cannot be read.
+        UsageError: a model is to make the background too.
+    """
+    if files.background is None:
+        return None, ()
+    if options.background != "none":
+        raise UsageError(f"the background is {files.background} or made by {options.background}, not both")
+    background, its = imageio.read(files.background, files)
+    differs = its.icc != origin.icc and f"{files.background} has another colour profile, which was ignored"
+    return background, (differs,) if differs else ()
+
+
+def check_background(image: Image, background: Image) -> None:
+    """Refuse a background that cannot be a picture's.
+
+    Raises:
+        UsageError: its sides have another proportion.
+    """
+    if abs(background.width * image.height / (background.height * image.width) - 1) > _SHAPE_TOLERANCE:
+        size, other = (f"{i.width}x{i.height}" for i in (image, background))
+        raise UsageError(f"the background is {other}, which is another shape than the picture's {size}")
+
+
 def outputs(target: Path, files: FileOptions) -> list[Path]:
     """All files that a job writes, but for crops."""
     return [target, comparison_path(target)] if files.compare else [target]
@@ -410,8 +522,7 @@ def comparison_path(target: Path) -> Path:
 
 def side_by_side(before: Image, after: Image) -> Image:
     """Two pictures in one, the first brought to the size of the second."""
-    left = before.pixels
-    if left.shape != after.pixels.shape:
-        resized = px.resize(px.to_float(left), after.width, after.height)
-        left = px.to_depth(np.clip(resized, 0, 1), after.pixels.dtype)
+    left = px.scaled(before.pixels, after.width, after.height)
+    if left.dtype != after.pixels.dtype:
+        left = px.to_depth(px.to_float(left), after.pixels.dtype)
     return Image(np.concatenate([left, after.pixels], axis=1), None, before.gray and after.gray)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from leanface import __version__
-from leanface.errors import InputError, LeanfaceError, UsageError
+from leanface.errors import EngineError, InputError, LeanfaceError, UsageError
 
 if TYPE_CHECKING:
     from leanface.api import Restorer
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     restore.add_argument("--compare", action="store_true", help="also write before and after side by side")
     restore.add_argument("--report", type=Path, metavar="FILE.jsonl", help="write one line per picture")
     restore.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    _add_background(restore)
     _add_common(restore)
     restore.set_defaults(run=_restore)
 
@@ -103,11 +105,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paste.add_argument("--overwrite", action="store_true", help="replace a result that exists already")
     paste.set_defaults(run=_paste)
 
+    compare = commands.add_parser("compare", help="one sheet with the same faces by every model")
+    compare.add_argument("picture", type=Path, metavar="INPUT", help="a picture with faces")
+    compare.add_argument(
+        "--models", type=_names, default=(), metavar="NAME[,NAME...]", help="default: all that are here"
+    )
+    compare.add_argument("-o", "--output", type=Path, required=True, help="the sheet, such as sheet.png")
+    compare.add_argument(
+        "--max-faces", type=_positive, default=4, metavar="N", help="at most so many, the largest; default 4"
+    )
+    _add_engine(compare)
+    compare.add_argument("--overwrite", action="store_true", help="replace a sheet that exists already")
+    compare.set_defaults(run=_compare)
+
     plan = commands.add_parser("plan", help="what a picture will need, before anything is loaded")
     plan.add_argument("picture", metavar="PICTURE|WxH", help="a file, or a size as 6000x4000")
     plan.add_argument(
         "--faces", default="all", choices=("all", "none"), help="none: without looking for faces"
     )
+    _add_background(plan)
     _add_common(plan)
     plan.set_defaults(run=_plan)
 
@@ -148,6 +164,18 @@ def _add_detection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=_number, default=0.8, metavar="0..1", help="least score of a face; default 0.8"
     )
+
+
+def _add_background(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--background", default="none", metavar="MODEL|FILE",
+        help="what becomes of the rest of the picture: none leaves it; a model enlarges it, see `leanface "
+        "models`; or the picture as it was enlarged elsewhere",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scale", type=_scale, metavar="FACTOR",
+        help="size of the result, such as 2 or 1.5; default: what the background's model does, else 1",
+    )  # fmt: skip
 
 
 def _add_grain(parser: argparse.ArgumentParser) -> None:
@@ -228,6 +256,16 @@ def run() -> NoReturn:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="auto", help="see `leanface models`; default auto")
+    _add_engine(parser)
+    parser.add_argument(
+        "--memory", metavar="800MB", help="what the process may take at most (on a processor)"
+    )
+    parser.add_argument("--max-pixels", type=_positive, metavar="N", help="refuse larger pictures")
+    parser.add_argument("--overwrite", action="store_true", help="replace results that exist already")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    """Where models come from and what they run on."""
     parser.add_argument("--weights", type=Path, metavar="PATH", help="a file or folder of published weights")
     parser.add_argument(
         "--allow-unverified", action="store_true", help="take weights whose sum is not the published one"
@@ -242,11 +280,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_positive, metavar="N", help="processor threads; default: all cores"
     )
-    parser.add_argument(
-        "--memory", metavar="800MB", help="what the process may take at most (on a processor)"
-    )
-    parser.add_argument("--max-pixels", type=_positive, metavar="N", help="refuse larger pictures")
-    parser.add_argument("--overwrite", action="store_true", help="replace results that exist already")
 
 
 def _number(text: str) -> float:
@@ -259,10 +292,24 @@ def _number(text: str) -> float:
     return value
 
 
+def _scale(text: str) -> float:
+    try:
+        value = float(text.lower().removesuffix("x"))
+    except ValueError:
+        value = 0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a factor such as 2 or 1.5, not {text}")
+    return value
+
+
 def _numbers(text: str) -> tuple[int, ...] | str:
     if text in ("largest", "center"):
         return text
     return tuple(_positive(part) for part in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _positive(text: str) -> int:
@@ -301,6 +348,7 @@ def _restore(values: argparse.Namespace) -> int:
     from leanface import batch
     from leanface.types import FileOptions, Options
 
+    maker, background = _background(values.background)
     by_place = isinstance(values.pick, str)
     options = Options(
         faces=values.pick if by_place else values.faces, pick=() if by_place else values.pick,
@@ -308,11 +356,14 @@ def _restore(values: argparse.Namespace) -> int:
         threshold=values.threshold, max_faces=values.max_faces,
         rotations=(0, 90, 180, 270) if values.rotations else (0,), color_match=values.color_match,
         grain=values.grain, keep_crops=values.save_crops is not None, fidelity=values.fidelity,
+        background=maker, scale=values.scale,
     )  # fmt: skip
     name = f"{{stem}}{values.suffix}" if values.suffix is not None else values.name
     work = batch.plan(
         values.inputs, values.output, recursive=values.recursive, name=name, format=values.format or ""
     )
+    if background and len(work) > 1:
+        raise UsageError(f"{background}: is the background of one picture, but there are {len(work)}")
     if values.save_crops:
         if values.resume:
             raise UsageError("--save-crops does not go with --resume, which keeps account of results only")
@@ -322,7 +373,7 @@ def _restore(values: argparse.Namespace) -> int:
     files = FileOptions(
         overwrite=values.overwrite, compare=values.compare, quality=values.quality,
         strip_metadata=values.strip_metadata, allow_8bit=values.allow_8bit, first_frame=values.first_frame,
-        format=values.format or "", **_limits(values),
+        format=values.format or "", background=background, **_limits(values),
     )  # fmt: skip
     if values.dry_run:
         with _restorer(values, options) as restorer:
@@ -331,7 +382,7 @@ def _restore(values: argparse.Namespace) -> int:
         return 0
     progress = _Progress(len(work), quiet=values.quiet, stream=_messages(work))
     with _stoppable() as stopping, contextlib.ExitStack() as stack:
-        restorer = stack.enter_context(_restorer(values, options))
+        restorer = stack.enter_context(_restorer(values, options, progress.event))
         journal = _journal(values, restorer, files, work)
         report = stack.enter_context(_report(values)) if values.report else None
         progress.model(restorer)
@@ -407,6 +458,66 @@ def _paste(values: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(values: argparse.Namespace) -> int:
+    from leanface import comparison, imageio
+    from leanface.library import Library
+    from leanface.types import FileOptions
+
+    imageio.check_writable(values.output, overwrite=values.overwrite)
+    imageio.size_of(values.picture)
+    library = Library(weights=values.weights, allow_unverified=values.allow_unverified)
+    models, missing = comparison.here(values.models, library)
+    if values.size:
+        missing += [m.variant.id for m in models if values.size not in m.variant.sizes]
+        models = [m for m in models if values.size in m.variant.sizes]
+    if missing:
+        at = f" at size {values.size}" if values.size else ""
+        print(f"not here{at}, and left out: {', '.join(missing)}", flush=True)
+    arguments = ["--max-faces", str(values.max_faces), "--device", values.device]
+    arguments += ["--precision", values.precision, "--allow-8bit", "--first-frame"]
+    for name in ("size", "threads", "weights"):
+        if value := getattr(values, name):
+            arguments += [f"--{name}", str(value)]
+    arguments += ["--allow-unverified"] if values.allow_unverified else []
+
+    def plural(number: int, noun: str) -> str:
+        return f"{number} {noun}{'s' * (number != 1)}"
+
+    columns = []
+    for model in models:
+        try:
+            columns.append(comparison.restore(values.picture, model.variant.id, arguments))
+        except EngineError as error:
+            _error(str(error))
+            continue
+        took = f"{columns[-1].seconds:.2f} s a face, {columns[-1].peak_bytes / 1e6:.0f} MB"
+        print(f"{model.variant.id}: {took}", flush=True)
+    if not columns:
+        raise EngineError(f"{values.picture}: no model is left to compare")
+    picture = comparison.sheet(columns)
+    imageio.write(values.output, picture, imageio.Origin(), FileOptions(overwrite=values.overwrite))
+    print(
+        f"{values.output}: {plural(len(columns[0].after), 'face')} by {plural(len(columns), 'model')}",
+        flush=True,
+    )
+    return SOME_FAILED if len(columns) < len(models) else 0
+
+
+def _background(name: str) -> tuple[str, Path | None]:
+    """The model that makes the background, and the file that it is in.
+
+    Raises:
+        UsageError: neither a model nor a file.
+    """
+    from leanface.registry import enlargers, find_enlarger
+
+    if name == "none" or name in {model.variant.id for model in enlargers()}:
+        return name, None
+    if Path(name).is_file():
+        return "none", Path(name)
+    return find_enlarger(name).variant.id, None
+
+
 def _report(values: argparse.Namespace) -> TextIO:
     from leanface.imageio import READABLE
 
@@ -436,6 +547,7 @@ def _journal(
         "model": restorer.model.variant.id, "size": restorer.size, "precision": restorer.precision,
         **asdict(restorer.options), **asdict(files),
     }  # fmt: skip
+    settings["background"] = str(files.background or restorer.options.background)
     for name in ("overwrite", "max_pixels", "compare", "crops", "keep_crops"):  # these change no result
         del settings[name]
     part = "-{}of{}".format(*values.shard) if values.shard else ""
@@ -517,14 +629,21 @@ def _inference_gpen(values: argparse.Namespace) -> int:
 
 
 def _plan(values: argparse.Namespace) -> int:
+    import numpy as np
+
     from leanface.imageio import size_of
-    from leanface.types import Options
+    from leanface.types import Image, Options
 
     match = re.fullmatch(r"(\d+)x(\d+)", values.picture)
     width, height = (int(match[1]), int(match[2])) if match else size_of(Path(values.picture))
-    with _restorer(values, Options(faces=values.faces)) as restorer:
-        plan = restorer.plan(width, height)
+    maker, file = _background(values.background)
+    options = Options(faces=values.faces, background=maker, scale=values.scale)
+    background = Image(np.empty((*size_of(file)[::-1], 3), np.uint8)) if file else None
+    with _restorer(values, options) as restorer:
+        plan = restorer.plan(width, height, background=background)
         print(f"{restorer.model.variant.id} in {plan.option.precision}, {width}x{height}")
+        if plan.tiles:
+            print(f"{maker} in {plan.tiles.cost.precision}, tiles of {plan.tiles.side} pixels")
     for stage, need in plan.stages.items():
         print(f"  {stage:8}{need / 1e6:7.0f} MB")
     print(f"  {'peak':8}{plan.peak / 1e6:7.0f} MB")
@@ -535,7 +654,7 @@ def _doctor(values: argparse.Namespace) -> int:
     import platform
 
     from leanface.engine import device as machine
-    from leanface.engine.backends import onnxruntime, openvino
+    from leanface.engine.backends import onnxruntime, openvino, torch
     from leanface.engine.pool import choose_device
     from leanface.library import Library
 
@@ -552,6 +671,7 @@ def _doctor(values: argparse.Namespace) -> int:
         ("memory", f"{machine.free_bytes() / 1e9:.1f} GB free"),
         (openvino.NAME, ", ".join(openvino.devices())),
         (onnxruntime.NAME, ", ".join(onnxruntime.devices()) or "not installed"),
+        (torch.NAME, "installed, see --device" if torch.is_installed() else "not installed"),
         ("weights", str(library.store.folder)),
         ("auto device", f"{chosen} ({why})"),
         ("auto precision", f"{precision[0]} ({precision[1]})"),
@@ -566,7 +686,7 @@ def _list_models(values: argparse.Namespace) -> int:
     from leanface.registry import models
 
     library = Library()
-    rows = [["model", "family", "size", "weights", "memory", "licence", "from", "good at"]]
+    rows = [["model", "family", "size", "weights", "memory", "licence", "from", "background", "good at"]]
     for model in models():
         variant = model.variant
         try:
@@ -579,7 +699,8 @@ def _list_models(values: argparse.Namespace) -> int:
         rows.append(
             [
                 variant.id, model.family.id, "/".join(map(str, variant.sizes)), where,
-                memory or "not measured", variant.licence, variant.origin, variant.about,
+                memory or "not measured", variant.licence, variant.origin,
+                f"{variant.factor}x" if variant.enlarging else "", variant.about,
             ]
         )  # fmt: skip
     if values.measure:
@@ -712,6 +833,10 @@ def _sentence(outcome: Outcome) -> str:
     result = outcome.result
     assert result is not None
     seconds = f"{sum(result.seconds.values()):.2f} s"
+    if result.background or result.scale != 1:
+        made = f" by {result.background}" if result.background not in ("", "given") else ""
+        tiles = f" in tiles of {result.tile}" if result.tile else ""
+        seconds = f"{result.scale:.4g}x{made}{tiles}, {seconds}"
     if result.status == "skipped":
         return f"{outcome.job.source} -> {outcome.job.target}: unchanged, {result.reason}"
     faces = f", {result.restored} of {len(result.faces)} faces" if result.faces else ""
@@ -757,6 +882,14 @@ class _Progress:
             filled = self.WIDTH * self.done // self.total
             bar = "#" * filled + "." * (self.WIDTH - filled)
             print(f"\r[{bar}] {self.done}/{self.total}", end="", file=sys.stderr, flush=True)
+
+    def event(self, name: str, facts: dict[str, Any]) -> None:
+        """Tells on a terminal how far a picture is that is being enlarged."""
+        if name == "enlarging" and not self.quiet and facts["total"] > 1 and sys.stderr.isatty():
+            end = "\r\x1b[K" if facts["done"] == facts["total"] else ""
+            print(
+                f"\r\x1b[Ktile {facts['done']} of {facts['total']}{end}", end="", file=sys.stderr, flush=True
+            )
 
     def end(self) -> None:
         """The counts, and the reasons behind them."""

@@ -57,12 +57,21 @@ class Sheet:
             yield matrix * (crop.width / self.size), crop
 
 
-def write(path: Path, picture: str, result: Result, origin: imageio.Origin, *, overwrite: bool) -> None:
+def write(
+    path: Path,
+    picture: str,
+    size: tuple[int, int],
+    result: Result,
+    origin: imageio.Origin,
+    *,
+    overwrite: bool,
+) -> None:
     """Write the crops of a result, and last the file that describes them.
 
     Args:
         path: of that file.
         picture: name of the picture's file.
+        size: width and height of the picture, upright.
         result: with its crops.
         origin: of the picture's file; its colours' meaning is the crops' too.
         overwrite: replace files that exist.
@@ -82,8 +91,8 @@ def write(path: Path, picture: str, result: Result, origin: imageio.Origin, *, o
         imageio.write(place, Image(pixels, gray=result.image.gray), origin.stripped(), files)
     description = {
         "picture": picture,
-        "width": result.image.width,
-        "height": result.image.height,
+        "width": size[0],
+        "height": size[1],
         "model": result.model,
         "size": max((len(crop.taken) for crop in result.crops), default=0),
         "faces": [

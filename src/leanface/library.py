@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leanface import registry, settings
+from leanface.engine import parts
 from leanface.engine.session import Graph
 from leanface.errors import ModelError, UsageError
 from leanface.registry import ASSETS, Model
@@ -156,6 +157,38 @@ class Library:
                     return self._graph(located.path)
                 raise ModelError(f"{located.path} does not hold {variant.id}: {error}") from error
         return self._graph(target, typed=form in _TYPES)
+
+    def fixed_graphs(
+        self, model: Model, folder: Path, height: int, width: int, *, exact: bool = False
+    ) -> tuple[Graph, ...]:
+        """The graphs of a model that enlarges pictures, for inputs of one size: one, or two to run in turn.
+
+        Args:
+            model: whose.
+            folder: where they are written; they may be deleted once they are loaded.
+            height: of the input.
+            width: of the input.
+            exact: as in ``graph``.
+
+        Raises:
+            ModelError: the weights are not here or are not this network's, or the folder cannot be written.
+        """
+        from leanface.graphs import fixed
+
+        enlarging = model.variant.enlarging
+        assert enlarging is not None
+        sizes = [(height, width)]
+        if enlarging.split:  # the features are the input unshuffled by its step
+            high, wide = (parts.seen(n // enlarging.step, enlarging.seam) for n in (height, width))
+            sizes.append((high, wide))
+        source = self.graph(model, "fp32", exact=exact).path
+        try:
+            made = fixed.write(source, folder, sizes, enlarging.split)
+        except ValueError as error:
+            raise ModelError(f"{source} does not hold {model.variant.id}: {error}") from error
+        except OSError as error:
+            raise ModelError(f"{folder}: a graph cannot be written ({error.strerror or error})") from error
+        return tuple(map(Graph, made))
 
     def _graph(self, path: Path, *, typed: bool = False) -> Graph:
         return Graph(path, typed, compiled=self._compiled / path.stem)

@@ -49,6 +49,49 @@ def resize(pixels: Float, width: int, height: int) -> Float:
     )
 
 
+def scaled(picture: NDArray[Any], width: int, height: int) -> NDArray[Any]:
+    """Bicubic resize of uint8 or uint16 [h, w] or [h, w, c] with antialiasing where it shrinks.
+
+    Made a band of rows at a time: nothing of the picture's size is held but the result.
+    """
+    high, wide = picture.shape[:2]
+    if (high, wide) == (height, width):
+        return picture
+    out = np.empty((height, width, *picture.shape[2:]), picture.dtype)
+    ratio = high / height
+    rows = max(1, min(_BAND_ROWS, int(_BAND_ROWS / ratio)))
+    for top in range(0, height, rows):
+        bottom = min(height, top + rows)
+        low = max(0, math.floor(top * ratio - support(ratio)))
+        stop = min(high, math.ceil(bottom * ratio + support(ratio)))
+        band = to_float(picture[low:stop])
+        box = (0.0, top * ratio - low, float(wide), bottom * ratio - low)
+        made = stretch(band if band.ndim == 3 else band[..., None], box, width, bottom - top)
+        out[top:bottom] = to_depth(made, out.dtype).reshape(out[top:bottom].shape)
+    return out
+
+
+def support(ratio: float) -> float:
+    """How many pixels a resize by 1 / ``ratio`` sees beyond the area that it enlarges or shrinks."""
+    return 2 * max(1.0, ratio)  # of Pillow's bicubic kernel
+
+
+def stretch(pixels: Float, box: tuple[float, float, float, float], width: int, height: int) -> Float:
+    """Bicubic resize of a part of [h, w, c] with antialiasing where it shrinks; sees what is around the part.
+
+    Args:
+        pixels: float32 [h, w, c].
+        box: left, top, right and bottom of the part.
+        width: of the output.
+        height: of the output.
+    """
+    # Pillow refuses a box that a rounding error has brought past the border.
+    left, top = max(0.0, box[0]), max(0.0, box[1])
+    right, bottom = min(float(pixels.shape[1]), box[2]), min(float(pixels.shape[0]), box[3])
+    inside, bicubic = (left, top, right, bottom), PillowImage.Resampling.BICUBIC
+    return _by_channel(pixels, lambda p: p.resize((width, height), bicubic, inside), (height, width))
+
+
 def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
     """An 8-bit copy of [h, w, 3] whose longer side is at most ``longest``, aspect kept.
 

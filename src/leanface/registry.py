@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from leanface import pixels as px
-from leanface.engine.memory import Option
+from leanface.engine.memory import Option, TileCost
 from leanface.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from leanface.engine.session import Tensors
     from leanface.graphs.builder import Build
+    from leanface.graphs.fixed import Split
     from leanface.pixels import Float
 
 
@@ -80,6 +81,28 @@ class Knob:
 
 
 @dataclass(frozen=True)
+class Enlarging:
+    """How a network that takes any picture, not only faces, enlarges one by its ``factor`` in tiles.
+
+    Its graph takes ``input`` [1, 3, h, w] and gives ``output`` [1, 3, factor * h, factor * w], RGB in [0, 1].
+
+    Attributes:
+        halo: pixels around a tile that it must see, so that tiles from 64 pixels on give the picture that one
+            tile would, to one level of 255; a multiple of ``step``.
+        costs: what tiles cost on a processor, by precision, the best first.
+        step: heights, widths and places of what it is given are multiples of this.
+        split: its graph -> two that do the same in turn, see ``engine.parts``; None leaves it whole.
+        seam: how far the second of them sees, in values of what the first gives.
+    """
+
+    halo: int
+    costs: tuple[TileCost, ...]
+    step: int = 1
+    split: Split | None = None
+    seam: int = 0
+
+
+@dataclass(frozen=True)
 class Variant:
     """One network of a family.
 
@@ -91,6 +114,7 @@ class Variant:
             that is here goes before the asset.
         factor: how many times larger the network's output is than its input.
         colourizes: it gives colour: it is shown the picture without, and the picture's luminance is kept.
+        enlarging: how it enlarges whole pictures; None where it is for faces only.
         options: ways to run it on a processor, from the best to the leanest, with what each costs.
         build: makes its graph from the arrays of such a file; None runs a published graph as it is.
         licence: of its weights, as an SPDX identifier or in words.
@@ -109,6 +133,7 @@ class Variant:
     files: tuple[str, ...] = ()
     factor: int = 1
     colourizes: bool = False
+    enlarging: Enlarging | None = None
     options: tuple[Option, ...] = ()
     build: Build | None = None
 
@@ -185,6 +210,24 @@ def find(model_id: str, role: Role = "restorer") -> Model:
             return model
     names = ", ".join(m.variant.id for m in known)
     raise UsageError(f"there is no model {model_id!r}; choose auto or one of {names}")
+
+
+def enlargers() -> tuple[Model, ...]:
+    """All models that enlarge whole pictures."""
+    return tuple(Model(f, v) for f in families() for v in f.variants if v.enlarging)
+
+
+def find_enlarger(model_id: str) -> Model:
+    """The model of that name that enlarges whole pictures.
+
+    Raises:
+        UsageError: there is none; lists those there are.
+    """
+    for model in enlargers():
+        if model.variant.id == model_id:
+            return model
+    names = ", ".join(model.variant.id for model in enlargers())
+    raise UsageError(f"there is no background {model_id!r}; choose none, a picture's file, or one of {names}")
 
 
 def signed_input(crop: Crop) -> dict[str, NDArray[Any]]:

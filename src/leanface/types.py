@@ -19,6 +19,10 @@ Box = tuple[float, float, float, float]
 Landmarks = tuple[Point, Point, Point, Point, Point]
 
 
+LARGEST_SCALE = 16
+"""Results are at most so many times as wide and high as their pictures."""
+
+
 @dataclass(frozen=True, eq=False)
 class Image:
     """A picture as it is worked on, upright.
@@ -97,6 +101,10 @@ class Options:
         keep_crops: the result holds each restored face's crop, before and after.
         min_face: faces whose longer side is below this many pixels are left alone.
         threshold: the detector's least confidence, 0 to 1.
+        background: what is done about all that is no face: ``none``, or the name of a model that enlarges
+            pictures, see ``registry.enlargers``.
+        scale: of the result, in sizes of the picture; its width and height are rounded to whole pixels. None
+            is the factor of the background's model, or 1 without.
         fidelity: for models that have this knob, 0 (the best looking face) to 1 (the truest to the picture);
             None takes the model's usual value.
     """
@@ -112,6 +120,8 @@ class Options:
     keep_crops: bool = False
     min_face: int = 20
     threshold: float = 0.8
+    background: str = "none"
+    scale: float | None = None
     fidelity: float | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +132,8 @@ class Options:
                 raise UsageError(f"{name} must lie between 0 and 1, not {getattr(self, name):g}")
         if any(number < 1 for number in self.pick):
             raise UsageError(f"pick takes face numbers from 1, not {min(self.pick)}")
+        if self.scale is not None and not 0 < self.scale <= LARGEST_SCALE:
+            raise UsageError(f"scale must lie above 0 and be at most {LARGEST_SCALE}, not {self.scale:g}")
         if self.max_faces is not None and self.max_faces < 1:
             raise UsageError(f"max_faces must be 1 or more, not {self.max_faces}")
         if not self.rotations or not set(self.rotations) <= {0, 90, 180, 270}:
@@ -160,6 +172,7 @@ class FileOptions:
         first_frame: take the first frame or page, with a note, of files that hold several.
         format: suffix of the format of a result that goes to standard output; empty takes the source's.
         crops: where the crops of the faces are described, a JSON file; they are written beside it.
+        background: the picture as made elsewhere, of the same shape; faces are pasted into it instead.
     """
 
     overwrite: bool = False
@@ -171,6 +184,7 @@ class FileOptions:
     first_frame: bool = False
     format: str = ""
     crops: Path | None = None
+    background: Path | None = None
 
     def __post_init__(self) -> None:
         if self.quality is not None and not 1 <= self.quality <= 100:
@@ -219,6 +233,9 @@ class Result:
         peak_bytes: the process's largest resident memory so far.
         notes: lines a user should read.
         crops: of the restored faces, larger ones first; only where ``Options.keep_crops`` asks for them.
+        background: the model that made it, ``given`` where it was made elsewhere, or empty.
+        scale: of the result, in sizes of the picture.
+        tile: side in pixels of the tiles that the background was made in; 0 where no network made it.
     """
 
     image: Image
@@ -232,10 +249,13 @@ class Result:
     peak_bytes: int = 0
     notes: tuple[str, ...] = ()
     crops: tuple[FaceCrop, ...] = ()
+    background: str = ""
+    scale: float = 1.0
+    tile: int = 0
 
     @property
     def restored(self) -> int:
         """How many faces were restored (1 for a picture taken as a whole)."""
         if not self.faces:
-            return int(self.status == "restored")
+            return int(self.status == "restored" and bool(self.device))
         return sum(face.status == "restored" for face in self.faces)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leanface import crops, imageio
-from leanface.api import Restorer, check, outputs, save
+from leanface.api import Restorer, check, outputs, read_background, save
 from leanface.batch.journal import Journal, digest_of
 from leanface.batch.naming import Job
 from leanface.errors import BudgetError, EngineError, InputError, LeanfaceError, OutputError, UsageError
@@ -76,6 +76,9 @@ class Outcome:
                 "precision": self.result.precision,
                 "seconds": {stage: round(s, 4) for stage, s in self.result.seconds.items()},
                 "peak_bytes": self.result.peak_bytes,
+                "background": self.result.background,
+                "scale": round(self.result.scale, 4),
+                "tile": self.result.tile,
                 "notes": list(self.result.notes),
             }
         return values
@@ -139,7 +142,7 @@ def run(
         coming, behind = ahead(), None
         while coming and not stop():
             picture = coming.result()
-            alone = isinstance(picture, _Picture) and picture.image.pixels.nbytes > _ALONE
+            alone = isinstance(picture, _Picture) and _bytes(restorer, picture) > _ALONE
             coming = None if alone else ahead()
             if alone and behind:
                 yield behind.result()
@@ -211,7 +214,12 @@ def _restored(
     job, origin, files, digest = picture.job, picture.origin, picture.files, picture.digest
     try:
         options = replace(restorer.options, keep_crops=files.crops is not None)
-        result = restorer.restore(picture.image, options)
+        background, notes = read_background(files, origin, options)
+        imageio.check_size(job.target, *restorer.result_size(picture.image, options, background))
+        result = restorer.restore(picture.image, options, background=background)
+        result = replace(result, notes=(*notes, *result.notes))
+        size = picture.image.width, picture.image.height
+        del background
     except Exception as error:
         failed = Outcome(job, None, _own(error, job))
         return lambda: failed
@@ -224,13 +232,19 @@ def _restored(
     def finish() -> Outcome:
         try:
             if files.crops:
-                crops.write(files.crops, job.source.name, result, origin, overwrite=files.overwrite)
+                crops.write(files.crops, job.source.name, size, result, origin, overwrite=files.overwrite)
             saved = save(job.target, before, result, origin, files, whole)
         except Exception as error:
             return Outcome(job, None, _own(error, job))
         return Outcome(job, replace(saved, image=_NO_PIXELS, crops=()))
 
     return finish
+
+
+def _bytes(restorer: Restorer, picture: _Picture) -> int:
+    """The larger of a picture and its result, in bytes."""
+    width, height = restorer.result_size(picture.image)
+    return max(picture.image.pixels.nbytes, width * height * 3 * picture.image.pixels.itemsize)
 
 
 def _own(error: Exception, job: Job) -> LeanfaceError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 
 from leanface.engine import device as machine
-from leanface.engine.backends import onnxruntime, openvino
+from leanface.engine.backends import onnxruntime, openvino, torch
 from leanface.engine.session import Engine, Graph, Session
 from leanface.errors import DeviceError
 
-ENGINES: tuple[Engine, ...] = (onnxruntime, openvino)
+ENGINES: tuple[Engine, ...] = (onnxruntime, openvino, torch)
 DEVICES = tuple(name for engine in ENGINES for name in engine.DEVICES)
 _FASTER = ("cuda", "directml", "coreml")  # than the processor; the best first
 
@@ -128,6 +128,9 @@ def _engine(device: str) -> Engine:
     for engine in ENGINES:
         if name in engine.DEVICES and name in engine.devices():
             return engine
-    here = ", ".join(name for engine in ENGINES for name in engine.devices())
+    # PyTorch takes seconds to load: what it has is told to those who ask for it.
+    asked = [engine for engine in ENGINES if engine is not torch or name in torch.DEVICES]
+    here = ", ".join(name for engine in asked for name in engine.devices())
     hint = "; it needs a build of onnxruntime for it" if name in onnxruntime.DEVICES else ""
+    hint = "; it needs a build of PyTorch for it" if name in torch.DEVICES else hint
     raise DeviceError(f"device {device} is not here{hint}; there is {here}")

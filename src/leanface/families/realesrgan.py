@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leanface import pixels as px
-from leanface.engine.memory import Option
+from leanface.engine.memory import Option, TileCost
 from leanface.engine.session import Tensors
 from leanface.pixels import Float
-from leanface.registry import FFHQ, Crop, Family, Variant
+from leanface.registry import FFHQ, Crop, Enlarging, Family, Variant
 
 if TYPE_CHECKING:
     import onnx
@@ -86,6 +86,27 @@ def _build(
     return write(weights, factor=factor, name=name, half=half, compute=compute, **metadata)
 
 
+def _split(graph: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    from leanface.graphs import realesrgan
+
+    return realesrgan.split(graph)
+
+
+def _enlarging(
+    halo: int, *, bf16: tuple[int, int], fp32: tuple[int, int], step: int = 1, deep: bool = False
+) -> Enlarging:
+    """``bf16`` and ``fp32`` are what a process needs with the network loaded, in MB (10^6 bytes), and bytes a
+    pixel that it is shown at once.
+
+    ``deep`` is for RRDBNet. It sees 348 pixels far, too far for a halo, but 96 do. Measured with x4plus on
+    tiles of 64: on a good photograph the largest error is 1.8 levels of 255 with a halo of 48, 0.5 with 64;
+    on a damaged one 18 with 48, 5 with 64, 0.5 with 80 and 0.2 with 96. Its last layers see 1.25 pixels far.
+    The others see no farther than the halo that they have.
+    """
+    costs = (TileCost("bf16", bf16[0] * 10**6, bf16[1]), TileCost("fp32", fp32[0] * 10**6, fp32[1]))
+    return Enlarging(halo * step, costs, step, _split if deep else None, seam=2)
+
+
 def _variant(id: str, *, bf16: int, fp32: int, about: str, **fields: Any) -> Variant:
     """One network; ``bf16`` and ``fp32`` are what a process needs with it, in MB (10^6 bytes), on a crop of
     512 that holds as much as it can."""
@@ -114,6 +135,7 @@ FAMILY = Family(
             files=("realesrgan-x4plus",),
             build=partial(_build, "x4plus"),
             factor=4,
+            enlarging=_enlarging(96, bf16=(350, 2000), fp32=(425, 3500), deep=True),
             bf16=720,
             fp32=1180,
             about="embedded: crisp on light and medium damage, slower",
@@ -123,6 +145,7 @@ FAMILY = Family(
             files=("realesrgan-x2plus",),
             build=partial(_build, "x2plus"),
             factor=2,
+            enlarging=_enlarging(96, bf16=(345, 570), fp32=(375, 1120), step=2, deep=True),
             bf16=720,
             fp32=1180,
             about="light damage, closer to the picture than x4plus",
@@ -132,6 +155,7 @@ FAMILY = Family(
             files=("realesr-general-x4v3",),
             build=partial(_build, "compact"),
             factor=4,
+            enlarging=_enlarging(34, bf16=(160, 1100), fp32=(162, 1400)),
             bf16=255,
             fp32=270,
             about="quick, light damage; smooths",
@@ -140,6 +164,7 @@ FAMILY = Family(
             "realesr-animevideov3",
             asset="realesr-animevideov3-x4.onnx",
             factor=4,
+            enlarging=_enlarging(18, bf16=(155, 1100), fp32=(155, 1130)),
             bf16=240,
             fp32=250,
             about="embedded: for drawn faces; too smooth for photographs",

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
 from leanface.graphs.builder import Compute, GraphBuilder, Weights
 from leanface.graphs.state import State
@@ -121,6 +123,54 @@ def srvgg(
     g.output(y, "output", [1, 3, "out_height", "out_width"])
     state.check_all_taken()
     return g.model(**metadata)
+
+
+def split(graph: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """RRDBNet in two: up to where it first enlarges, and from there on; what goes between is ``features``.
+
+    The second part sees 1.25 values of the features far: one convolution at twice, three at four times their
+    size.
+
+    Raises:
+        ValueError: the graph does not enlarge what it has made of its input.
+    """
+    seam = next((node.input[0] for node in graph.graph.node if node.op_type == "Resize"), "")
+    if not seam or seam == graph.graph.input[0].name:
+        raise ValueError("the graph has no features that it enlarges")
+    features = helper.make_tensor_value_info("features", onnx.TensorProto.FLOAT, [1, None, "height", "width"])
+    first = _part(graph, seam, [], graph.graph.input, [features])
+    second = _part(graph, graph.graph.output[0].name, [seam], [features], graph.graph.output)
+    for part in (first, second):
+        for node in part.graph.node:
+            for names in (node.input, node.output):
+                for i, used in enumerate(names):
+                    names[i] = "features" if used == seam else used
+    return first, second
+
+
+def _part(
+    graph: onnx.ModelProto,
+    result: str,
+    given: list[str],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """The nodes that ``result`` needs beyond what is given, as a graph of their own."""
+    makers = {name: node for node in graph.graph.node for name in node.output}
+    needed, open_names = {*given}, [result]
+    while open_names:
+        name = open_names.pop()
+        if name not in needed:
+            needed.add(name)
+            open_names += makers[name].input if name in makers else []
+    nodes = [node for node in graph.graph.node if needed.intersection(node.output) and not
+             set(given).intersection(node.output)]  # fmt: skip
+    constants = [tensor for tensor in graph.graph.initializer if tensor.name in needed]
+    body = helper.make_graph(nodes, graph.graph.name, list(inputs), list(outputs), constants)
+    part = helper.make_model(body, opset_imports=graph.opset_import, ir_version=graph.ir_version)
+    part.producer_name = graph.producer_name
+    part.metadata_props.extend(graph.metadata_props)
+    return part
 
 
 def _check_factor(found: int, wanted: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import secrets
 import struct
@@ -35,6 +36,7 @@ _HOMES = {
     "comment": ("the comment", ("JPEG",)),
     "chunks": ("PNG's texts", ("PNG",)),
 }
+_SIDES = {"JPEG": 65_500, "WEBP": 16_383}
 _NO_ALPHA, _NO_GRAY = ("JPEG",), ("WEBP", "AVIF", "HEIF")
 
 
@@ -48,6 +50,20 @@ def check_writable(path: Path, *, overwrite: bool) -> None:
     if path != STDIO:
         format_of(path)
         check_free(path, overwrite=overwrite)
+
+
+def check_size(path: Path, width: int, height: int) -> None:
+    """Refuse a result that its format cannot hold, before any work is done for it.
+
+    Raises:
+        UsageError: it is too wide or too high.
+    """
+    limit = _SIDES.get(FORMATS.get(path.suffix.lower(), ""), math.inf)
+    if max(width, height) > limit:
+        raise UsageError(
+            f"{path}: {width}x{height} is more than the {limit} pixels a side that the format holds; "
+            "choose PNG or TIFF, or a smaller --scale"
+        )
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:

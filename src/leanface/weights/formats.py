@@ -569,14 +569,15 @@ _MAX_LISTED = 1 << 16  # bytes of a list of integers; real ones are shapes of a 
 
 def _read_onnx(_: BinaryIO, mapped: _Mapped) -> dict[str, Array]:
     data = mapped.data
-    model = dict(_fields(data, slice(0, len(data))))
-    graph = model.get(_MODEL_GRAPH)
-    if not isinstance(graph, slice) or _MODEL_OPSET not in model:
+    model = list(_fields(data, slice(0, len(data))))
+    # A graph may be written in several parts, which a reader has to merge.
+    graphs = [part for number, part in model if number == _MODEL_GRAPH and isinstance(part, slice)]
+    if not graphs or not any(number == _MODEL_OPSET for number, _ in model):
         raise _Unreadable(f"it begins like an .onnx file but is not a whole model; {_EXPECTED}")
-    parts = _fields(data, graph)
     return dict(
         _initializer(mapped, value)
-        for number, value in parts
+        for graph in graphs
+        for number, value in _fields(data, graph)
         if number == _GRAPH_INITIALIZER and isinstance(value, slice)
     )
 

@@ -102,9 +102,9 @@ def _signature(data: mmap.mmap) -> Signature:
     inputs: dict[str, Shaped] = {}
     outputs: dict[str, Shaped] = {}
     weights = set()
-    for number, part in _fields(data, _only(data, slice(0, len(data)), _GRAPH)):
+    for number, part in fields(data, _only(data, slice(0, len(data)), _GRAPH)):
         if number == _WEIGHT:
-            weights.add(_text(data, _only(data, _slice(part), _WEIGHT_NAME)))
+            weights.add(text(data, _only(data, _slice(part), _WEIGHT_NAME)))
         elif number in (_INPUT, _OUTPUT):
             name, shaped = _value(data, _slice(part))
             (inputs if number == _INPUT else outputs)[name] = shaped
@@ -113,23 +113,23 @@ def _signature(data: mmap.mmap) -> Signature:
 
 
 def _value(data: mmap.mmap, where: slice) -> tuple[str, Shaped]:
-    name = _text(data, _only(data, where, _VALUE_NAME))
-    tensor = dict(_fields(data, _only(data, _only(data, where, _VALUE_TYPE), _TENSOR)))
+    name = text(data, _only(data, where, _VALUE_NAME))
+    tensor = dict(fields(data, _only(data, _only(data, where, _VALUE_TYPE), _TENSOR)))
     element = tensor.get(_ELEMENT)
     dtype = _TYPES.get(element, f"type {element}") if isinstance(element, int) else "no type"
     if _SHAPE not in tensor:
         return name, Shaped(dtype, None)
-    dims = (dict(_fields(data, _slice(d))) for n, d in _fields(data, _slice(tensor[_SHAPE])) if n == _DIM)
+    dims = (dict(fields(data, _slice(d))) for n, d in fields(data, _slice(tensor[_SHAPE])) if n == _DIM)
     return name, Shaped(dtype, tuple(_length(data, dim) for dim in dims))
 
 
 def _length(data: mmap.mmap, dim: Mapping[int, int | slice]) -> int | str | None:
     value = dim.get(_DIM_VALUE, dim.get(_DIM_NAME))
-    return _text(data, value) if isinstance(value, slice) else value
+    return text(data, value) if isinstance(value, slice) else value
 
 
 def _only(data: mmap.mmap, where: slice, wanted: int) -> slice:
-    for number, value in _fields(data, where):
+    for number, value in fields(data, where):
         if number == wanted:
             return _slice(value)
     raise ValueError(f"field {wanted} is missing")
@@ -141,11 +141,11 @@ def _slice(value: int | slice) -> slice:
     return value
 
 
-def _text(data: mmap.mmap, where: slice) -> str:
+def text(data: mmap.mmap, where: slice) -> str:
     return data[where].decode(errors="replace")
 
 
-def _fields(data: mmap.mmap, where: slice) -> Iterator[tuple[int, int | slice]]:
+def fields(data: mmap.mmap, where: slice) -> Iterator[tuple[int, int | slice]]:
     """The fields of a protobuf message: number, and an integer or where its bytes lie."""
     at = where.start
     while at < where.stop:
