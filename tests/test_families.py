@@ -227,7 +227,7 @@ def test_a_damaged_copy_is_no_end_of_listing(
 def test_a_limit_needs_known_costs(picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = drawn.save(drawn.codeformer_export(), picture.with_name("mine.onnx"))
     run(picture, *given("codeformer", weights), "--memory", "8GB", code=2)
-    assert "what codeformer needs was not measured; use it without a limit" in capsys.readouterr().err
+    assert "what codeformer at 512 needs was not measured; use it without a limit" in capsys.readouterr().err
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------

@@ -60,6 +60,8 @@ def test_needs_grow_with_the_picture_only() -> None:
 
 def test_every_restorer_says_what_it_costs() -> None:
     for model in registry.models():
+        sizes = {option.size or model.variant.sizes[0] for option in model.variant.options}
+        assert not sizes or sizes == set(model.variant.sizes)
         assert {o.precision for o in model.variant.options} <= set(model.variant.precisions)
         assert all(100_000_000 < o.peak < 4_000_000_000 for o in model.variant.options)
         if model.variant.asset or model.variant.build:  # a published graph of unknown make runs without limit

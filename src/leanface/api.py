@@ -190,10 +190,8 @@ class Restorer:
         self._check_measured()
         if not self._on_processor:
             raise UsageError("needs are known for the processor only")
-        usual = self.size == self.model.variant.sizes[0]
-        ways = [o for o in self.model.variant.options if o.size == (0 if usual else self.size)]
         return plan_memory.plan(
-            ways or self.model.variant.options, width, height, detect=not (options or self.options).whole,
+            self._ways, width, height, detect=not (options or self.options).whole,
             limit=self.memory, precisions=self._precisions,
             enlargement=self._enlargement(width, height, options or self.options, background),
         )  # fmt: skip
@@ -329,9 +327,16 @@ class Restorer:
         self._stepped = device, precision
         self._notes.append(f"{self.model.variant.id} {why}; from here on it runs on {device} in {precision}")
 
+    @property
+    def _ways(self) -> list[plan_memory.Option]:
+        """To run the network on crops of the chosen size."""
+        usual = self.size == self.model.variant.sizes[0]
+        return [o for o in self.model.variant.options if o.size == (0 if usual else self.size)]
+
     def _check_measured(self) -> None:
-        if not self.model.variant.options:
-            raise UsageError(f"what {self.model.variant.id} needs was not measured; use it without a limit")
+        if not self._ways:
+            what = f"{self.model.variant.id} at {self.size}"
+            raise UsageError(f"what {what} needs was not measured; use it without a limit")
 
     def _check_takes(self, graph: Path) -> None:
         """Refuse a graph that takes or gives something else than the family does.

@@ -695,7 +695,9 @@ def _list_models(values: argparse.Namespace) -> int:
         except LeanfaceError as error:
             _error(str(error))
             where = "damaged"
-        memory = ", ".join(f"{option.precision} {option.peak / 1e6:.0f} MB" for option in variant.options)
+        memory = ", ".join(
+            f"{option.precision} {option.peak / 1e6:.0f} MB" for option in variant.options if not option.size
+        )
         rows.append(
             [
                 variant.id, model.family.id, "/".join(map(str, variant.sizes)), where,

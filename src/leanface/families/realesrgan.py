@@ -107,16 +107,21 @@ def _enlarging(
     return Enlarging(halo * step, costs, step, _split if deep else None, seam=2)
 
 
-def _variant(id: str, *, bf16: int, fp32: int, about: str, **fields: Any) -> Variant:
-    """One network; ``bf16`` and ``fp32`` are what a process needs with it, in MB (10^6 bytes), on a crop of
-    512 that holds as much as it can."""
+def _variant(id: str, *, bf16: tuple[int, int], fp32: tuple[int, int], about: str, **fields: Any) -> Variant:
+    """One network; ``bf16`` and ``fp32`` are what a process needs with it, in MB (10^6 bytes), on crops of
+    512 and 1024 that hold as much as they can."""
+    options = [
+        Option(precision, megabytes * 10**6, size)
+        for precision, needs in (("bf16", bf16), ("fp32", fp32))
+        for megabytes, size in zip(needs, (0, 1024), strict=True)
+    ]
     return Variant(
         id=id,
         sizes=(512, 1024),
         licence="BSD-3-Clause",
         origin="xinntao/Real-ESRGAN",
         precisions=("fp32", "bf16"),
-        options=(Option("bf16", bf16 * 10**6), Option("fp32", fp32 * 10**6)),
+        options=tuple(options),
         about=about,
         **fields,
     )
@@ -136,8 +141,8 @@ FAMILY = Family(
             build=partial(_build, "x4plus"),
             factor=4,
             enlarging=_enlarging(96, bf16=(350, 2000), fp32=(425, 3500), deep=True),
-            bf16=720,
-            fp32=1180,
+            bf16=(720, 2040),
+            fp32=(1145, 3640),
             about="embedded: crisp on light and medium damage, slower",
         ),
         _variant(
@@ -146,8 +151,8 @@ FAMILY = Family(
             build=partial(_build, "x2plus"),
             factor=2,
             enlarging=_enlarging(96, bf16=(345, 570), fp32=(375, 1120), step=2, deep=True),
-            bf16=720,
-            fp32=1180,
+            bf16=(700, 705),
+            fp32=(1160, 1165),
             about="light damage, closer to the picture than x4plus",
         ),
         _variant(
@@ -156,8 +161,8 @@ FAMILY = Family(
             build=partial(_build, "compact"),
             factor=4,
             enlarging=_enlarging(34, bf16=(160, 1100), fp32=(162, 1400)),
-            bf16=255,
-            fp32=270,
+            bf16=(228, 516),
+            fp32=(242, 550),
             about="quick, light damage; smooths",
         ),
         _variant(
@@ -165,8 +170,8 @@ FAMILY = Family(
             asset="realesr-animevideov3-x4.onnx",
             factor=4,
             enlarging=_enlarging(18, bf16=(155, 1100), fp32=(155, 1130)),
-            bf16=240,
-            fp32=250,
+            bf16=(227, 507),
+            fp32=(236, 545),
             about="embedded: for drawn faces; too smooth for photographs",
         ),
     ),
