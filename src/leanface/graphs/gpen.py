@@ -30,6 +30,7 @@ import onnx
 from numpy.typing import NDArray
 
 from leanface.graphs.builder import Compute, GraphBuilder, Weights
+from leanface.graphs.state import State
 
 Array = NDArray[np.float32]
 
@@ -90,8 +91,7 @@ class Network:
 
     def __init__(self, weights: Weights, *, name: str, half: bool, compute: Compute = "float32") -> None:
         self.g = GraphBuilder(name, half=half, compute=compute)
-        self._weights = weights
-        self._taken: set[str] = set()
+        self._state = State(weights, "a GPEN")
         self.channels = [len(self._take("ecd0.0.0.weight", None, 3, 1, 1))]  # by level
         while any(key.startswith(f"ecd{len(self.channels)}.") for key in weights):
             weight = self._take(f"ecd{len(self.channels)}.0.1.weight", None, self.channels[-1], 3, 3)
@@ -106,8 +106,8 @@ class Network:
         self.maps = self.encoder()
         self.latent = self.mapping()
         self.g.output(self.generator(), "output", [1, 3, self.size, self.size])
-        for key in self._weights:
-            if key not in self._taken and not key.endswith(".kernel"):
+        for key in self._state.untaken():
+            if not key.endswith(".kernel"):
                 raise ValueError(f"{key} does not belong to a GPEN of {self.size} x {self.size} pixels")
         return self.g.model(**metadata)
 
@@ -158,7 +158,7 @@ class Network:
         # The square of a published element is 2 z^2. Over the root of its mean, z is again short of the gain.
         mean = self.product("mean", np.full((1, dim), 2 / dim, np.float32), g.op("Mul", z, z))
         z = g.op("Div", z, g.op("Sqrt", g.op("Add", mean, self._epsilon())))
-        layers = sum(key.startswith("generator.style.") and key.endswith(".weight") for key in self._weights)
+        layers = sum(key.startswith("generator.style.") and key.endswith(".weight") for key in self._state.weights)
         for layer in range(1, max(layers, 1) + 1):
             # Half of all error of float16 weights would come from these few.
             y = self.linear(f"generator.style.{layer}", z, dim, dim, rate=_MAPPING_RATE, exact=True)
@@ -389,15 +389,7 @@ class Network:
 
     def _take(self, key: str, *shape: int | None) -> Array:
         """The array of a key, float32, if its shape is right (None: any length)."""
-        if key not in self._weights:
-            raise ValueError(f"{key} is missing: these are not the weights of a GPEN")
-        value = self._weights[key]
-        wanted = [n if e is None else e for n, e in zip(value.shape, shape, strict=False)]
-        if list(value.shape) != wanted or value.ndim != len(shape):
-            expected = " x ".join("any" if e is None else str(e) for e in shape)
-            raise ValueError(f"{key} is {' x '.join(map(str, value.shape))}, not {expected}")
-        self._taken.add(key)
-        return np.asarray(value, np.float32)
+        return self._state.take(key, *shape)
 
 
 def _needed(rows: Rows, height: int) -> Rows:

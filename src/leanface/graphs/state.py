@@ -46,12 +46,16 @@ class State:
         self._taken.add(key)
         return np.asarray(value, np.float32)
 
+    def untaken(self) -> list[str]:
+        """The keys that were not taken."""
+        return [key for key in self.weights if key not in self._taken]
+
     def check_all_taken(self, unused: Collection[str] = ()) -> None:
         """Refuse keys that were not taken, but for those that begin with one of ``unused``.
 
         Raises:
             ValueError: names the first one.
         """
-        for key in self.weights:
-            if key not in self._taken and not key.startswith(tuple(unused)):
+        for key in self.untaken():
+            if not key.startswith(tuple(unused)):
                 raise ValueError(f"{key} does not belong to {self._network}")
