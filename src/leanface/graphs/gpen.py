@@ -158,7 +158,9 @@ class Network:
         # The square of a published element is 2 z^2. Over the root of its mean, z is again short of the gain.
         mean = self.product("mean", np.full((1, dim), 2 / dim, np.float32), g.op("Mul", z, z))
         z = g.op("Div", z, g.op("Sqrt", g.op("Add", mean, self._epsilon())))
-        layers = sum(key.startswith("generator.style.") and key.endswith(".weight") for key in self._state.weights)
+        layers = sum(
+            key.startswith("generator.style.") and key.endswith(".weight") for key in self._state.weights
+        )
         for layer in range(1, max(layers, 1) + 1):
             # Half of all error of float16 weights would come from these few.
             y = self.linear(f"generator.style.{layer}", z, dim, dim, rate=_MAPPING_RATE, exact=True)
