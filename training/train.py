@@ -116,7 +116,7 @@ def restoration_loss(output: Tensor, batch: Batch, scales: int = 4) -> Tensor:
 
 
 def detail_loss(output: Tensor, truth: Tensor, scales: int = 2, cell: int = 16) -> Tensor:
-    """How far the strength of the finest detail is from what it can rightly be, over cells of the picture.
+    """How far the strength of the finest detail is below what it can rightly be, over cells of the picture.
 
     A network under an L1 loss draws detail as weak as it is unsure of it: of detail that agrees with the true
     face's by a correlation of c it draws the share c, and the picture is soft. Here it is asked for c ** 0.4,
@@ -132,7 +132,7 @@ def detail_loss(output: Tensor, truth: Tensor, scales: int = 2, cell: int = 16) 
         )
         strength, full = (there + 1e-6).sqrt(), (true + 1e-6).sqrt()
         known = (shared / (strength * full)).detach().clamp(0, 1)
-        total = total + (strength - full * known**0.4).abs().mean() / full.mean()
+        total = total + F.relu(full * known**0.4 - strength).mean() / full.mean()
     return total / scales
 
 
@@ -396,12 +396,12 @@ def main() -> None:
             now = time.monotonic()
             means = {key: round(float(np.mean([r[key] for r in recent])), 6) for key in recent[0]}
             worst = round(max(r["norm"] for r in recent), 6)
-            made = {"damaged": pool.made, "pairs": len(pairs) if pairs else 0}
+            made = {"damaged": pool.made, "pairs": len(pairs) if pairs is not None else 0}
             trainer.log(
                 "train", **means, worst_norm=worst, seconds=round((now - began) / len(recent), 4), **made
             )
             recent, began = [], now
-            if pairs:
+            if pairs is not None:
                 pairs.refresh()
         if trainer.step % args.validate_every == 0:
             trainer.log("validation", **validation(trainer.mean))

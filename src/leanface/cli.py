@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import math
 import os
@@ -251,7 +252,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
 def run() -> NoReturn:
     """Entry point of the ``leanface`` command."""
-    sys.exit(main())
+    code = main()
+    gc.freeze()  # all goes with the process; without this Python would search it for garbage first
+    sys.exit(code)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

@@ -27,13 +27,19 @@ _PROVIDERS = {
 DEVICES: tuple[str, ...] = tuple(_PROVIDERS)
 
 
+def _library() -> Any:
+    """ONNX Runtime without its reports to its makers, which it else begins as it is loaded."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
 def devices() -> tuple[str, ...]:
     """What the installed build offers, by our names; empty where none is installed."""
     if find_spec("onnxruntime") is None:
         return ()
-    import onnxruntime as ort
-
-    there = ort.get_available_providers()
+    there = _library().get_available_providers()
     return tuple(name for name, provider in _PROVIDERS.items() if provider in there)
 
 
@@ -86,8 +92,7 @@ def open_session(graph: Graph, *, device: str, precision: str, threads: int, lim
         OutOfMemoryError: there is not enough memory.
         ModelError: ONNX Runtime cannot read the file.
     """
-    import onnxruntime as ort
-
+    ort = _library()
     name, _, index = device.partition(":")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

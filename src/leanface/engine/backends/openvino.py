@@ -25,10 +25,27 @@ _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
 
 
 @cache
-def _core() -> Any:
-    import openvino as ov
+def _library() -> Any:
+    """OpenVINO without its model converter.
 
-    return ov.Core()
+    The converter tells its makers of every import, over the network, with a number that it keeps in the
+    user's home; and it takes longer to load than all the rest. What the program has imported itself stays.
+    """
+    converter = "openvino.tools.ovc"
+    loaded = sys.modules.keys() & {"openvino", converter}
+    if not loaded:
+        sys.modules[converter] = None  # type: ignore[assignment]  # an ImportError, which OpenVINO expects
+    try:
+        import openvino
+    finally:
+        if not loaded:
+            del sys.modules[converter]
+    return openvino
+
+
+@cache
+def _core() -> Any:
+    return _library().Core()
 
 
 def devices() -> tuple[str, ...]:
@@ -203,14 +220,12 @@ class _OpenVinoSession:
     def run(self, inputs: Tensors) -> dict[str, NDArray[np.float32]]:
         if self._request is None:
             raise EngineError("the session is closed")
-        import openvino as ov
-
         outputs: dict[str, NDArray[np.float32]] = {}
         try:
             for name, shape in self._shapes.items():
                 if shape is not None:  # written straight into what the caller gets
                     outputs[name] = np.empty(shape, np.float32)
-                    self._request.set_tensor(name, ov.Tensor(outputs[name], shared_memory=True))
+                    self._request.set_tensor(name, _library().Tensor(outputs[name], shared_memory=True))
             with _large_blocks_returned():
                 self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
             for name in self._shapes.keys() - outputs.keys():
