@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,13 +24,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnx
 from PIL import Image
 
+from benchmarks import page
 from benchmarks.gpen_forms import published
 from leanface.engine.backends import onnxruntime, openvino
 from leanface.registry import Model, find
@@ -39,7 +38,6 @@ from tests.drawn import weights_file
 from tests.recipe import gpen_weights
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "performance.md"
 MODELS = ("lite", "gpen-256", "gpen-512", "gpen-1024", "gpen-2048")
 CROPS = 3
 """Crops a process restores; the first one is left out of the seconds a crop."""
@@ -183,16 +181,6 @@ def script(runs: int) -> list[str]:
     ]
 
 
-def processor() -> str:
-    """The name of the processor, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (text.split(":", 1)[1].strip() for text in lines if text.startswith("model name"))
-    return next(names, platform.machine())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
@@ -200,18 +188,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="write docs/performance.md")
     values = parser.parse_args()
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("openvino", "onnxruntime", "numpy"))
-    where = f"{processor()}, {values.threads} threads; Python {platform.python_version()}, {libraries}."
     made = [*script(2 * values.runs + 1), "", *rows(values.models, values.runs, values.threads)]
-    print("\n".join([where, "", *made]))
+    print("\n".join([page.where(values.threads), "", *made]))
     if values.write:
-        text = PAGE.read_text("utf-8") if PAGE.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
-        before, rest = text.split(BEGIN)
-        page = "\n".join([before + BEGIN, "", f"{time.strftime('%Y-%m-%d')}, {where}", "", *made, "", END])
-        PAGE.write_text(page + rest.split(END)[1], "utf-8")
+        page.write("benchmarks.speed", [page.where(values.threads), "", *made])
 
-
-BEGIN, END = "<!-- python -m benchmarks.speed --write -->", "<!-- end of benchmarks.speed -->"
 
 if __name__ == "__main__":
     main()
