@@ -36,6 +36,9 @@ import numpy as np
 
 from leanface.engine.backends import onnxruntime
 from leanface.engine.backends import torch as backend
+from leanface.engine.backends.torch.counting import counting
+from leanface.engine.backends.torch.executor import Executor
+from leanface.engine.backends.torch.onnx_file import read
 from leanface.engine.session import Graph
 from leanface.errors import LeanfaceError
 from leanface.graphs.builder import Compute, save
@@ -93,7 +96,7 @@ def cell(folder: Path, size: int, precision: str, device: str, limit: int | None
                 seconds.append(time.perf_counter() - start)
             row["seconds"] = statistics.median(seconds)
             row["levels"] = float(np.abs(output - reference).max() * 127.5)
-            plan = backend.Executor(backend.read(graph.path), "cpu").plan({"input": reference.shape})
+            plan = Executor(read(graph.path), "cpu").plan({"input": reference.shape})
             row |= {"planned": plan.whole, "least": plan.least}
             if on_card:
                 row |= {
@@ -103,7 +106,7 @@ def cell(folder: Path, size: int, precision: str, device: str, limit: int | None
                     "card": used_by_card() - before,
                 }
             else:
-                with backend.counting(device) as count:
+                with counting(device) as count:
                     again = backend.open_session(
                         graph,
                         device="torch-cpu",
@@ -124,7 +127,7 @@ def prepare(folder: Path, size: int, precisions: list[str]) -> None:
     weights = recipe.gpen_weights(f"gpen-{size}")
     exact = folder / "exact.onnx"
     save(Network(weights, name="gpen", half=False).write(), exact)
-    output = backend.Executor(backend.read(exact), "cpu").run({"input": recipe.gpen_picture(size)})["output"]
+    output = Executor(read(exact), "cpu").run({"input": recipe.gpen_picture(size)})["output"]
     np.save(folder / f"{size}.npy", output)
     for precision in precisions:
         network = Network(weights, name="gpen", half=True, compute=TYPES[precision])

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import onnx
 
-    from leanface.engine.backends.torch import File, Plan
+    from leanface.engine.backends.torch.executor import Plan
+    from leanface.engine.backends.torch.onnx_file import File
     from leanface.graphs.builder import Compute, Weights
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ def processes() -> None:
 
 
 class Form(NamedTuple):
-    """A form of the network as the engine runs it; ``compute`` as in ``backends.torch.Executor``."""
+    """A form of the network as the engine runs it; ``compute`` as in ``backends.torch.executor``."""
 
     build: Callable[[Weights], onnx.ModelProto]
     compute: str | None
@@ -87,7 +88,8 @@ def forms() -> dict[str, Form]:
 
 def count(sizes: list[int], really: list[int], device: str) -> None:
     """Print the table, in MB (10^6 bytes)."""
-    from leanface.engine.backends import torch as backend
+    from leanface.engine.backends.torch.executor import Executor
+    from leanface.engine.backends.torch.onnx_file import read
     from leanface.graphs.builder import save
 
     print("| form | " + " | ".join(map(str, sizes)) + " |")
@@ -99,8 +101,8 @@ def count(sizes: list[int], really: list[int], device: str) -> None:
             cells, streamed = [], []
             for size in sizes:
                 save(form.build(blank(size)), path)
-                file = backend.read(path)
-                executor = backend.Executor(file, "cpu", form.compute, lean=form.lean)
+                file = read(path)
+                executor = Executor(file, "cpu", form.compute, lean=form.lean)
                 plan = executor.plan({"input": (1, 3, size, size)})
                 weights = sum(executor.weights.values())
                 cells.append(
@@ -130,13 +132,14 @@ def run(file: File, form: Form, size: int, device: str) -> tuple[int, int]:
     """Bytes at the highest in a real run: of what operators gave, and of what a card's allocator gave."""
     import torch
 
-    from leanface.engine.backends import torch as backend
+    from leanface.engine.backends.torch.counting import counting
+    from leanface.engine.backends.torch.executor import Executor
     from tests import recipe
 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with backend.counting(device) as counted:
-        executor = backend.Executor(file, device, form.compute, lean=form.lean)
+    with counting(device) as counted:
+        executor = Executor(file, device, form.compute, lean=form.lean)
         executor.keep(executor.weights)
         executor.run({"input": recipe.gpen_picture(size)})
     return counted.peak, torch.cuda.max_memory_allocated() if device == "cuda" else 0

@@ -1,8 +1,9 @@
-"""The rules that keep the package small: layers, free import, exported names."""
+"""The rules that keep the package small: layers, free import, exported names; and its READMEs alike."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import leanface
 from leanface import registry
 from leanface.weights import manifest
+from tests.conftest import ROOT
 
 PACKAGE = Path(leanface.__file__).parent
 # From the lowest to the highest: a module may import those before it, and its own room.
@@ -25,7 +27,7 @@ ONE_DOOR_UP = ("registry", "families")
 HOMES = {
     "openvino": ("engine/backends/openvino",),
     "onnxruntime": ("engine/backends/onnxruntime",),
-    "torch": ("engine/backends/torch",),
+    "torch": ("engine/backends/torch/",),
     "onnx": ("graphs/", "weights/formats", "families/"),
     "PIL": ("imageio", "pixels"),
 }
@@ -131,3 +133,45 @@ def test_errors_carry_exit_codes() -> None:
         "LeanfaceError": 4, "BudgetError": 2, "UsageError": 2, "InputError": 4, "OutputError": 4,
         "ModelError": 2, "DeviceError": 2, "EngineError": 4, "OutOfMemoryError": 4, "BrokenOutputError": 4,
     }  # fmt: skip
+
+
+NUMBER, CODE = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"`[^`]+`")
+LINK = re.compile(r"\]\(([^)]+)\)")
+BLOCK = re.compile(r"^```.*?^```\n", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"(?:^::|(?:^|[ \t]+)#).*$", re.MULTILINE)
+
+
+def readme(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def commands(text: str) -> list[str]:
+    return [COMMENT.sub("", block) for block in BLOCK.findall(text)]
+
+
+def rows(text: str) -> list[tuple[list[str], list[str]]]:
+    """The code and the figures of each row of the tables, in whatever order a language puts them."""
+    table = (line for line in BLOCK.sub("", text).splitlines() if line.startswith("|"))
+    return [(sorted(CODE.findall(line)), sorted(NUMBER.findall(line))) for line in table]
+
+
+def prose(text: str) -> list[str]:
+    """The figures, sorted, of what is neither a block of code nor a table."""
+    lines = (line for line in BLOCK.sub("", text).splitlines() if not line.startswith("|"))
+    return sorted(NUMBER.findall("\n".join(lines)))
+
+
+def test_both_readmes_have_the_same_commands_and_figures() -> None:
+    english, chinese = readme("README.md"), readme("README.zh-CN.md")
+    assert len(commands(english)) > 5 and len(rows(english)) > 30 and len(prose(english)) > 10
+    assert commands(chinese) == commands(english)
+    assert rows(chinese) == rows(english)
+    assert prose(chinese) == prose(english)
+
+
+def test_the_links_of_both_readmes_lead_somewhere() -> None:
+    english, chinese = (LINK.findall(readme(name)) for name in ("README.md", "README.zh-CN.md"))
+    assert english[0] == "README.zh-CN.md" and chinese[0] == "README.md"
+    assert sorted(chinese[1:]) == sorted(english[1:])
+    for link in {*english, *chinese}:
+        assert link.startswith("https://") or (ROOT / link.partition("#")[0]).is_file(), link

@@ -15,7 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from leanface.engine import pool
 from leanface.engine.backends import torch as backend
-from leanface.engine.backends.torch import Node, fused, last_uses, late, operators, read
+from leanface.engine.backends.torch.counting import counting
+from leanface.engine.backends.torch.executor import Executor
+from leanface.engine.backends.torch.onnx_file import File, Node, _values, read
+from leanface.engine.backends.torch.onnx_operators import operators
+from leanface.engine.backends.torch.order import fused, last_uses, late
 from leanface.engine.pool import Pool
 from leanface.engine.session import Graph
 from leanface.errors import DeviceError, EngineError, ModelError, OutOfMemoryError
@@ -105,7 +109,7 @@ def test_weights_in_every_way_that_onnx_stores_them(tmp_path: Path) -> None:
     )  # fmt: skip
     onnx.save(helper.make_model(graph), tmp_path / "g.onnx")
     file = read(tmp_path / "g.onnx")
-    found = {name: backend._values(file.data, stored).tolist() for name, stored in file.weights.items()}
+    found = {name: _values(file.data, stored).tolist() for name, stored in file.weights.items()}
     assert found == {"c": [3, -4], "f": 0.5, "floats": [1.5, -2], "longs": [5, -(2**40)], "empty": []}
 
 
@@ -296,7 +300,7 @@ def test_operators(case: Case, torch: Any, tmp_path: Path) -> None:
     (expected,) = reference.ReferenceEvaluator(model).run(None, inputs)
     before = {name: array.copy() for name, array in inputs.items()}
     for lean in (True, False):
-        executor = backend.Executor(read(tmp_path / "g.onnx"), "cpu", lean=lean)
+        executor = Executor(read(tmp_path / "g.onnx"), "cpu", lean=lean)
         found = executor.run(inputs)["y"]
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -372,9 +376,7 @@ def test_typed_graphs(compute: Compute, tolerance: float, torch: Any, tmp_path: 
     (tmp_path / "exact").mkdir()
     exact = written(Network(small(), name="small", half=False), tmp_path / "exact")
     picture = RNG.uniform(-1, 1, (1, 3, 16, 16)).astype(np.float32)
-    found, expected = (
-        backend.Executor(read(p), "cpu").run({"input": picture})["output"] for p in (path, exact)
-    )
+    found, expected = (Executor(read(p), "cpu").run({"input": picture})["output"] for p in (path, exact))
     assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
 
 
@@ -384,9 +386,9 @@ def test_bands_change_nothing(levels: int, band: int, torch: Any, tmp_path: Path
     network = Network(small(), name="small", half=False)
     network.banded, network.band = levels, band
     picture = RNG.uniform(-1, 1, (1, 3, 16, 16)).astype(np.float32)
-    found = backend.Executor(read(written(network, tmp_path)), "cpu").run({"input": picture})["output"]
+    found = Executor(read(written(network, tmp_path)), "cpu").run({"input": picture})["output"]
     plain = read(written(Plain(small(), name="small", half=False), tmp_path))
-    expected = backend.Executor(plain, "cpu", lean=False).run({"input": picture})["output"]
+    expected = Executor(plain, "cpu", lean=False).run({"input": picture})["output"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -396,7 +398,7 @@ def without_bands(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> recip
     network = Network(recipe.gpen_weights("gpen-256"), name="gpen", half=False)
     network.banded = 0
     file = read(written(network, tmp_path_factory.mktemp("whole")))
-    output: recipe.Array = backend.Executor(file, "cpu").run({"input": recipe.gpen_picture(256)})["output"]
+    output: recipe.Array = Executor(file, "cpu").run({"input": recipe.gpen_picture(256)})["output"]
     return output
 
 
@@ -405,7 +407,7 @@ def test_bands_of_gpen_256(band: int, without_bands: recipe.Array, tmp_path: Pat
     network = Network(recipe.gpen_weights("gpen-256"), name="gpen", half=False)
     network.band = band
     file = read(written(network, tmp_path))
-    output = backend.Executor(file, "cpu").run({"input": recipe.gpen_picture(256)})["output"]
+    output = Executor(file, "cpu").run({"input": recipe.gpen_picture(256)})["output"]
     assert np.abs(output - without_bands).max() <= 1e-5
     figures = recipe.golden("gpen", "gpen-256")
     assert np.abs(output.reshape(-1)[figures["index"]] - figures["value"]).max() <= 2e-5
@@ -434,7 +436,7 @@ def test_shipped_graphs_give_what_openvino_gives(name: str, size: int, torch: An
 # ---- counting ----------------------------------------------------------------------------------------------
 
 
-def chain(folder: Path, steps: Sequence[str]) -> backend.File:
+def chain(folder: Path, steps: Sequence[str]) -> File:
     """A map [1, 4, 32, 32] through some operators, one after the other; a Conv has 4 x 4 x 1 x 1 weights."""
     g = GraphBuilder("chain", half=False)
     x = g.input("input", [1, 4, 32, 32])
@@ -461,7 +463,7 @@ def test_a_chain_takes_what_arithmetic_says(
 ) -> None:
     file, one = chain(tmp_path, steps), 4 * 32 * 32 * 4
     weights = 4 * 4 * 4 * steps.count("Conv")
-    executor = backend.Executor(file, "cpu", lean=lean)
+    executor = Executor(file, "cpu", lean=lean)
     plan = executor.plan({"input": (1, 4, 32, 32)})
     assert sum(executor.weights.values()) == weights
     assert plan.whole == maps * one + weights
@@ -476,9 +478,9 @@ def test_what_is_planned_is_what_a_run_takes(
     network = Network(recipe.gpen_weights("gpen-256"), name="gpen", half=True, compute=compute)
     file = read(written(network, tmp_path))
     picture = recipe.gpen_picture(256)
-    plan = backend.Executor(file, "cpu").plan({"input": picture.shape})
-    with backend.counting("cpu") as count:
-        executor = backend.Executor(file, "cpu")
+    plan = Executor(file, "cpu").plan({"input": picture.shape})
+    with counting("cpu") as count:
+        executor = Executor(file, "cpu")
         executor.keep(executor.weights if keep else ())
         executor.run({"input": picture})
         del executor
@@ -488,7 +490,7 @@ def test_what_is_planned_is_what_a_run_takes(
 
 
 def test_counting_sees_views_once_and_frees(torch: Any) -> None:
-    with backend.counting("cpu") as count:
+    with counting("cpu") as count:
         x = torch.zeros(1000)
         y = x.view(10, 100)[2:4].T
         assert (count.now, count.peak) == (4000, 4000)
@@ -515,7 +517,7 @@ def test_video_memory(variant: str, torch: Any, tmp_path: Path) -> None:
         for key, shape, _ in recipe.shapes("gpen", variant)["keys"]
     }
     file = read(written(Network(weights, name="gpen", half=True, compute="float16"), tmp_path))
-    plan = backend.Executor(file, "cpu").plan({"input": (1, 3, size, size)})
+    plan = Executor(file, "cpu").plan({"input": (1, 3, size, size)})
     assert plan.whole < LIMITS[variant] * 1e6
     assert plan.least < 120e6 or size > 1024
 
@@ -528,7 +530,7 @@ def test_a_limit_is_kept_by_bringing_weights_as_they_are_needed(torch: Any, tmp_
     graph, limit = Graph(path, typed=True), 25_000_000
     with Pool() as engines:
         expected = engines.session(graph, device="torch-cpu", precision="bf16").run(picture)["output"]
-    with backend.counting("cpu") as count, Pool(limit=limit) as engines:
+    with counting("cpu") as count, Pool(limit=limit) as engines:
         session = engines.session(graph, device="torch-cpu", precision="bf16")
         np.testing.assert_array_equal(session.run(picture)["output"], expected)
     assert 0.8 * limit < count.peak <= limit + 100_000
@@ -543,15 +545,15 @@ def test_out_of_memory_tries_with_fewer_weights(
 ) -> None:
     path = written(Network(small(), name="small", half=False), tmp_path)
     picture = {"input": RNG.uniform(-1, 1, (1, 3, 16, 16)).astype(np.float32)}
-    run: Callable[..., Any] = backend.Executor.run
+    run: Callable[..., Any] = Executor.run
     fails = [2, 3]
 
-    def scarce(self: backend.Executor, inputs: Any) -> Any:
+    def scarce(self: Executor, inputs: Any) -> Any:
         if len(self.kept) > fails[0]:
             raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
         return run(self, inputs)
 
-    monkeypatch.setattr(backend.Executor, "run", scarce)
+    monkeypatch.setattr(Executor, "run", scarce)
     with Pool() as engines:
         session = engines.session(Graph(path), device="torch-cpu", precision="fp32")
         session.run(picture)
@@ -563,7 +565,7 @@ def test_out_of_memory_tries_with_fewer_weights(
 # ---- float16 -----------------------------------------------------------------------------------------------
 
 
-class Watched(backend.Executor):
+class Watched(Executor):
     """Notes the largest value of every tensor; nothing is run in pieces or in place."""
 
     def __init__(self, path: Path) -> None:

@@ -61,7 +61,7 @@ class Session(Protocol):
 
 
 class Engine(Protocol):
-    """What each file in ``backends`` offers."""
+    """What each module in ``backends`` offers."""
 
     NAME: str
     DEVICES: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""One file per inference library; each imports its library inside functions only."""
+"""One module or package per inference library; each imports its library inside functions only."""
