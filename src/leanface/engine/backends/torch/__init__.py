@@ -22,17 +22,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from leanface.engine.backends import onnxruntime
-from leanface.engine.backends.torch.executor import Executor
-from leanface.engine.backends.torch.onnx_file import read
-from leanface.engine.backends.torch.onnx_operators import operators
-from leanface.engine.backends.torch.session import NAME, TorchSession
 from leanface.engine.session import Graph, Session, failed, first_line, is_want_of_memory
 from leanface.errors import DeviceError, ModelError
 
-__all__ = [
-    "DEVICES", "NAME", "card_bytes", "choose_precision", "devices", "is_installed", "open_session",
-]  # fmt: skip
-
+NAME = "PyTorch"
 DEVICES: tuple[str, ...] = ("torch-cuda", "torch-mps", "torch-cpu")
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -104,6 +97,12 @@ def open_session(graph: Graph, *, device: str, precision: str, threads: int, lim
         ModelError: the file is no graph, or one with operators that are not known here (names them).
     """
     import torch
+
+    # Here, since every start loads this file, and few use what is behind it.
+    from leanface.engine.backends.torch.executor import Executor
+    from leanface.engine.backends.torch.onnx_file import read
+    from leanface.engine.backends.torch.onnx_operators import operators
+    from leanface.engine.backends.torch.session import TorchSession
 
     file = read(graph.path)
     unknown = sorted({node.operator for node in file.nodes} - operators())

@@ -7,12 +7,11 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
+from leanface.engine.backends.torch import NAME
 from leanface.engine.backends.torch.executor import Executor, Shapes
 from leanface.engine.backends.torch.onnx_file import File
 from leanface.engine.session import Tensors, failed, is_want_of_memory
 from leanface.errors import EngineError, OutOfMemoryError
-
-NAME = "PyTorch"
 
 
 class TorchSession:
