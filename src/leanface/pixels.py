@@ -7,6 +7,7 @@ channel at a time as 32-bit floats, so that 8 and 16 bit take the same path and 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 _BAND_ROWS = 64
+_THREADS = 2  # channels at once; more would hold more
 
 Float = NDArray[np.float32]
 Matrix = NDArray[np.float64]
@@ -138,8 +140,13 @@ def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool
 
 def _by_channel(pixels: Float, change: Any, shape: tuple[int, int]) -> Float:
     out = np.empty((*shape, pixels.shape[2]), np.float32)
-    for c in range(pixels.shape[2]):
+
+    def one(c: int) -> None:
         out[..., c] = np.asarray(change(PillowImage.fromarray(np.ascontiguousarray(pixels[..., c]))))
+
+    # Pillow lets other threads work meanwhile.
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(one, range(pixels.shape[2])))
     return out
 
 
