@@ -121,7 +121,7 @@ def detail_loss(output: Tensor, truth: Tensor, scales: int = 2, cell: int = 16) 
     A network under an L1 loss draws detail as weak as it is unsure of it: of detail that agrees with the true
     face's by a correlation of c it draws the share c, and the picture is soft. Here it is asked for c ** 0.4
     at least, which costs little fidelity where c is high and asks for nothing where the detail cannot be known;
-    and for no more than half way between c and the true face's, as a critic asks for any amount.
+    and for no more than the true face has, as a critic asks for any amount.
     """
     total = output.new_zeros(())
     for scale in range(scales):
@@ -133,7 +133,7 @@ def detail_loss(output: Tensor, truth: Tensor, scales: int = 2, cell: int = 16) 
         )
         strength, full = (there + 1e-6).sqrt(), (true + 1e-6).sqrt()
         known = (shared / (strength * full)).detach().clamp(0, 1)
-        lacking, excess = full * known**0.4 - strength, strength - full * (1 + known) / 2
+        lacking, excess = full * known**0.4 - strength, strength - full
         total = total + (F.relu(lacking) + F.relu(excess)).mean() / full.mean()
     return total / scales
 
