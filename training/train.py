@@ -26,7 +26,7 @@ from torch import Tensor
 
 from training import degrade
 from training.data import SIZE, Bytes, FacePool, TeacherPairs, crop_and_flip, face_files, load_faces
-from training.model import LiteNet, grow_from_animevideo, initializers, load_exported
+from training.model import SCALE, LiteNet, grow_from_animevideo, initializers, load_exported
 from training.realism import Realism
 
 ASSETS = Path(__file__).parents[1] / "src/leanface/assets"
@@ -115,13 +115,27 @@ def restoration_loss(output: Tensor, batch: Batch, scales: int = 4) -> Tensor:
     return total / scales
 
 
+def grid_loss(output: Tensor, truth: Tensor, cell: int = 64) -> Tensor:
+    """What of the error repeats with the network's own grid of SCALE pixels, over cells of the picture.
+
+    In a large cell all else cancels out. A restored face has no reason to repeat so; but the last layer draws such patterns where a critic, or a
+    wish for strong detail, asks for texture, and they count as sharp.
+    """
+    error = output - truth
+    count, channels, height, width = error.shape
+    repeats = cell // SCALE
+    folded = error.reshape(count, channels, height // cell, repeats, SCALE, width // cell, repeats, SCALE)
+    phases = folded.mean((3, 6))  # [N,3,h,SCALE,w,SCALE]
+    return (phases - phases.mean((3, 5), keepdim=True)).abs().mean()
+
+
 def detail_loss(output: Tensor, truth: Tensor, scales: int = 2, cell: int = 16) -> Tensor:
     """How far the strength of the finest detail is outside what it can rightly be, over cells of the picture.
 
     A network under an L1 loss draws detail as weak as it is unsure of it: of detail that agrees with the true
     face's by a correlation of c it draws the share c, and the picture is soft. Here it is asked for c ** 0.4
-    at least, which costs little fidelity where c is high and asks for nothing where the detail cannot be known;
-    and for no more than the true face has, as a critic asks for any amount.
+    at least, which costs little fidelity where c is high and asks for nothing where the detail cannot be
+    known; and for no more than the true face has, as a critic asks for any amount.
     """
     total = output.new_zeros(())
     for scale in range(scales):
@@ -273,7 +287,7 @@ class Trainer:
             group["lr"] = rate
         with torch.autocast(batch.damaged.device.type, torch.bfloat16):
             output = self.net(batch.damaged.contiguous(memory_format=torch.channels_last)).float()
-        loss = restoration_loss(output, batch)
+        loss = restoration_loss(output, batch) + 4 * grid_loss(output, batch.truth)
         (slope,) = torch.autograd.grad(loss, output, retain_graph=True)
         figures = {"loss": float(loss.detach())}
         # A clean face has nothing to be made more real: only the restoration loss may move it.
