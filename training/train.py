@@ -118,8 +118,8 @@ def restoration_loss(output: Tensor, batch: Batch, scales: int = 4) -> Tensor:
 def grid_loss(output: Tensor, truth: Tensor, cell: int = 64) -> Tensor:
     """What of the error repeats with the network's own grid of SCALE pixels, over cells of the picture.
 
-    In a large cell all else cancels out. A restored face has no reason to repeat so; but the last layer draws such patterns where a critic, or a
-    wish for strong detail, asks for texture, and they count as sharp.
+    In a large cell all else cancels out. A restored face has no reason to repeat so; but the last layer draws
+    such patterns where a critic, or a wish for strong detail, asks for texture, and they count as sharp.
     """
     error = output - truth
     count, channels, height, width = error.shape
