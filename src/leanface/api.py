@@ -363,9 +363,7 @@ class Restorer:
         graph = self._library.graph(model, "fp32")
         if self._in_turn:
             self._pool.keep_only(graph)
-        exact = "fp32" if self.precision == "fp32" else "auto"
-        device, precision = resolve("cpu", exact, model.variant.precisions)
-        session = self._pool.session(graph, device=device, precision=precision)
+        session = self._pool.session(graph, device="cpu", precision="fp32")
         crop = Crop(picture)
         return model.family.finish(session.run(model.family.prepare(crop)), crop)
 
