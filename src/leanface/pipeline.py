@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from leanface import pixels as px
 from leanface.engine import device as machine
+from leanface.engine import heap
 from leanface.engine.session import Session
 from leanface.errors import EngineError, OutOfMemoryError
 from leanface.pixels import Float, Matrix
@@ -173,7 +174,10 @@ def run(
     """
     clock = Clock()
     how = _whole if options.whole else _faces
-    return how(image, tools, options, event, clock, background)
+    try:
+        return how(image, tools, options, event, clock, background)
+    finally:
+        heap.give_back()
 
 
 def result_size(

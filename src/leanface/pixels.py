@@ -7,6 +7,7 @@ channel at a time as 32-bit floats, so that 8 and 16 bit take the same path and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 _BAND_ROWS = 64
-_THREADS = 2  # channels at once; more would hold more
+_THUMBNAIL_ROWS = 16  # of a band of a thumbnail, where each thread holds what a band is made of
+_THREADS = 2  # parts of rows at once; more would hold more
 
 Float = NDArray[np.float32]
 Matrix = NDArray[np.float64]
@@ -46,9 +48,16 @@ def resize(pixels: Float, width: int, height: int) -> Float:
     """Bicubic resize of [h, w, c] with antialiasing where it shrinks (Pillow's)."""
     if pixels.shape[:2] == (height, width):
         return pixels
-    return _by_channel(
-        pixels, lambda p: p.resize((width, height), PillowImage.Resampling.BICUBIC), (height, width)
-    )
+    return stretch(pixels, (0, 0, pixels.shape[1], pixels.shape[0]), width, height)
+
+
+def averaged(pixels: Float, step: int) -> Float:
+    """Means of [h, w, c] over blocks of ``step`` x ``step``; those at the far border may be smaller."""
+    means = [
+        np.asarray(PillowImage.fromarray(np.ascontiguousarray(pixels[..., c])).reduce(step))
+        for c in range(pixels.shape[2])
+    ]
+    return np.stack(means, axis=-1)
 
 
 def scaled(picture: NDArray[Any], width: int, height: int) -> NDArray[Any]:
@@ -90,8 +99,13 @@ def stretch(pixels: Float, box: tuple[float, float, float, float], width: int, h
     # Pillow refuses a box that a rounding error has brought past the border.
     left, top = max(0.0, box[0]), max(0.0, box[1])
     right, bottom = min(float(pixels.shape[1]), box[2]), min(float(pixels.shape[0]), box[3])
-    inside, bicubic = (left, top, right, bottom), PillowImage.Resampling.BICUBIC
-    return _by_channel(pixels, lambda p: p.resize((width, height), bicubic, inside), (height, width))
+    ratio = (bottom - top) / height
+
+    def part(plane: PillowImage.Image, first: int, last: int) -> PillowImage.Image:
+        inside = left, top + first * ratio, right, min(bottom, top + last * ratio)
+        return plane.resize((width, last - first), PillowImage.Resampling.BICUBIC, inside)
+
+    return _by_parts(pixels, part, (height, width))
 
 
 def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
@@ -106,9 +120,10 @@ def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
     step = max(1, min(int(0.5 / scale), height, width))
     rows, columns = height // step, width // step
     ratio = rows / target_height
-    bands = []
-    for top in range(0, target_height, _BAND_ROWS):
-        bottom = min(target_height, top + _BAND_ROWS)
+    out = np.empty((target_height, target_width, 3), np.uint8)
+
+    def fill(top: int) -> None:
+        bottom = min(target_height, top + _THUMBNAIL_ROWS)
         # The filter reaches one row of the target past the band.
         low, high = max(0, math.floor((top - 1) * ratio)), min(rows, math.ceil((bottom + 1) * ratio))
         band = picture[low * step : high * step, : columns * step]
@@ -118,8 +133,11 @@ def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
         image = image.reduce(step) if step > 1 else image
         box = (0, top * ratio - low, columns, min(bottom * ratio - low, high - low))
         size = target_width, bottom - top
-        bands.append(np.asarray(image.resize(size, PillowImage.Resampling.BILINEAR, box)))
-    return np.concatenate(bands)
+        out[top:bottom] = np.asarray(image.resize(size, PillowImage.Resampling.BILINEAR, box))
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(fill, range(0, target_height, _THUMBNAIL_ROWS)))
+    return out
 
 
 def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool = True) -> Float:
@@ -133,20 +151,31 @@ def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool
         smooth: bicubic, else bilinear.
     """
     method = PillowImage.Resampling.BICUBIC if smooth else PillowImage.Resampling.BILINEAR
-    data = tuple(float(v) for v in matrix.ravel())
-    affine = PillowImage.Transform.AFFINE
-    return _by_channel(pixels, lambda p: p.transform((width, height), affine, data, method), (height, width))
+
+    def part(plane: PillowImage.Image, first: int, last: int) -> PillowImage.Image:
+        data = *matrix[0, :2], matrix[0] @ [0, first, 1], *matrix[1, :2], matrix[1] @ [0, first, 1]
+        affine = PillowImage.Transform.AFFINE
+        return plane.transform((width, last - first), affine, tuple(map(float, data)), method)
+
+    return _by_parts(pixels, part, (height, width))
 
 
-def _by_channel(pixels: Float, change: Any, shape: tuple[int, int]) -> Float:
-    out = np.empty((*shape, pixels.shape[2]), np.float32)
+def _by_parts(
+    pixels: Float, change: Callable[[PillowImage.Image, int, int], PillowImage.Image], shape: tuple[int, int]
+) -> Float:
+    """What ``change`` makes of each channel: rows ``first`` to ``last`` of the output at a time."""
+    height, width = shape
+    out = np.empty((height, width, pixels.shape[2]), np.float32)
 
-    def one(c: int) -> None:
-        out[..., c] = np.asarray(change(PillowImage.fromarray(np.ascontiguousarray(pixels[..., c]))))
+    def fill(first: int, last: int) -> None:
+        for c in range(pixels.shape[2]):
+            plane = PillowImage.fromarray(np.ascontiguousarray(pixels[..., c]))
+            out[first:last, :, c] = np.asarray(change(plane, first, last))
 
-    # Pillow lets other threads work meanwhile.
-    with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(one, range(pixels.shape[2])))
+    parts = min(_THREADS, height)
+    bounds = [height * n // parts for n in range(parts + 1)]
+    with ThreadPoolExecutor(parts) as threads:  # Pillow lets other threads work meanwhile
+        list(threads.map(fill, bounds[:-1], bounds[1:]))
     return out
 
 

@@ -157,7 +157,7 @@ class Family:
     id: str
     role: Role
     template: tuple[tuple[float, float], ...] | None
-    prepare: Callable[[Crop], Mapping[str, NDArray[Any]]]
+    prepare: Callable[[Crop], Tensors]
     finish: Callable[[Tensors, Crop], Float]
     variants: tuple[Variant, ...]
     knobs: tuple[Knob, ...] = ()

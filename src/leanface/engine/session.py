@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leanface.errors import EngineError, OutOfMemoryError
 
-Tensors = Mapping[str, NDArray[np.float32]]
+Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Session(Protocol):
         """Run once.
 
         Args:
-            inputs: float32 arrays by the graph's input names.
+            inputs: arrays by the graph's input names, of the types that it asks for.
 
         Returns:
             float32 arrays by the graph's output names, owned by the caller.

@@ -199,11 +199,10 @@ def match_color(crop: Float, restored: Float) -> Float:
     crop. Both are taken from coarse copies, so that noise and detail, which a network is there to change, do
     not count. A crop of one tone is changed in that tone only.
     """
-    size = crop.shape[0]
     restored = keep_tone(crop, restored)
-    coarse = max(8, size // 16)
-    ring = _ring(coarse)[..., None]
-    before, after = (px.resize(image, coarse, coarse) for image in (crop, restored))
+    step = max(1, min(16, crop.shape[0] // 8))
+    before, after = (px.averaged(image, step) for image in (crop, restored))
+    ring = _ring(before.shape[0])[..., None]
     mean_before, spread_before = _statistics(before, ring)
     mean_after, spread_after = _statistics(after, ring)
     gain = np.clip((spread_before + _LEAST_SPREAD) / (spread_after + _LEAST_SPREAD), 0.8, 1.25)
@@ -214,8 +213,7 @@ def match_color(crop: Float, restored: Float) -> Float:
 
 def keep_tone(crop: Float, restored: Float) -> Float:
     """The restored crop, or where the crop is of one tone (gray, sepia) what was changed in that tone."""
-    size = crop.shape[0]
-    tone = _tone(px.resize(crop, size // 4, size // 4))
+    tone = _tone(px.averaged(crop, 4))
     if tone is None:
         return restored
     kept: Float = px.luminance(restored - crop)[..., None] * tone

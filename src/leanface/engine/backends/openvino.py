@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leanface.engine import heap
 from leanface.engine.session import Graph, Session, Tensors, failed, first_line, is_want_of_memory
 from leanface.errors import DeviceError, EngineError, ModelError
 
 NAME = "OpenVINO"
 DEVICES: tuple[str, ...] = ("cpu", "gpu", "npu")
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of malloc.h
+# What was made for a shape is kept for when it comes again: by itself for 5000 and 1024 operators, 3 to 8 MB
+# of code a shape in the detector. These are enough for the shapes of one picture.
+_KEPT_OPERATORS = {"CPU_RUNTIME_CACHE_CAPACITY": "100"}
+_KEPT_CODE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16", "fp32": "FP32"}
 
@@ -32,6 +35,7 @@ def _library() -> Any:
     user's home; and it takes longer to load than all the rest. What the program has imported itself stays.
     """
     converter = "openvino.tools.ovc"
+    os.environ.setdefault(*_KEPT_CODE)  # of the process; read when the first graph is compiled
     loaded = sys.modules.keys() & {"openvino", converter}
     if not loaded:
         sys.modules[converter] = None  # type: ignore[assignment]  # an ImportError, which OpenVINO expects
@@ -119,20 +123,20 @@ def open_session(graph: Graph, *, device: str, precision: str, threads: int, lim
     hint = "f32" if graph.typed and name == "CPU" else _HINTS[precision]
     config = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
     if name == "CPU":
-        config["INFERENCE_NUM_THREADS"] = str(threads)
+        config |= {"INFERENCE_NUM_THREADS": str(threads), **_KEPT_OPERATORS}
     folder = graph.compiled / f"{device}-{precision}" if graph.compiled else None
     before = _blobs(folder)
     if folder and _is_writable(folder):
         config["CACHE_DIR"] = str(folder)
     try:
-        with _large_blocks_returned():
+        with heap.large_blocks_returned():
             compiled = core.compile_model(graph.path, name, config)
-            _libc("malloc_trim", 0)
+            heap.give_back()
             if new := _blobs(folder).items() - before.items():
                 # Once more, from what has just been kept: its weights then need no memory of their own.
                 del compiled
                 compiled = core.compile_model(graph.path, name, config)
-                _libc("malloc_trim", 0)
+                heap.give_back()
     except (RuntimeError, MemoryError) as error:
         if is_want_of_memory(error):
             raise failed(NAME, device, precision, error) from error
@@ -152,28 +156,6 @@ def _explained(core: Any, model: Path, device: str, error: Exception) -> DeviceE
     except RuntimeError as unreadable:
         return ModelError(f"{model}: OpenVINO cannot read it ({first_line(unreadable)})")
     return DeviceError(f"{model.name} does not run on {device} ({first_line(error)})")
-
-
-@contextmanager
-def _large_blocks_returned() -> Iterator[None]:
-    """Have glibc give back every freed block of 64 KiB or more at once while OpenVINO works.
-
-    By itself it learns to keep blocks of up to 32 MiB, and the holes that a network leaves then stay: 30 to
-    110 MB with 71 million weights, and never twice the same. Around it blocks of up to 4 MiB are kept: arrays
-    of that size come and go there, and fresh memory is slow (mallopt(3)).
-    """
-    _libc("mallopt", _MMAP_THRESHOLD, 1 << 16)
-    try:
-        yield
-    finally:
-        _libc("mallopt", _MMAP_THRESHOLD, 1 << 22)
-        _libc("mallopt", _TRIM_THRESHOLD, 1 << 23)
-
-
-def _libc(function: str, *arguments: int) -> None:
-    """Call a function of Linux's C library, if this one has it."""
-    if sys.platform == "linux" and (call := getattr(ctypes.CDLL(None), function, None)):
-        call(*arguments)
 
 
 def _unmap_read(folder: Path) -> None:
@@ -231,7 +213,7 @@ class _OpenVinoSession:
                 if shape is not None:  # written straight into what the caller gets
                     outputs[name] = np.empty(shape, np.float32)
                     self._request.set_tensor(name, _library().Tensor(outputs[name], shared_memory=True))
-            with _large_blocks_returned():
+            with heap.large_blocks_returned():
                 self._request.infer(dict(inputs), share_inputs=True, share_outputs=True)
             for name in self._shapes.keys() - outputs.keys():
                 outputs[name] = self._request.get_tensor(name).data.copy()

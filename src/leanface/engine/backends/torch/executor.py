@@ -111,7 +111,7 @@ class Executor:
         return self._plans[key]
 
     def run(self, inputs: Tensors) -> dict[str, NDArray[np.float32]]:
-        """Run once; float32 arrays in, by name, and out."""
+        """Run once; arrays in and float32 arrays out, by name."""
         torch = self._torch
         plan = self.plan({name: array.shape for name, array in inputs.items()})
         # No TensorFloat-32: it is no float32. No trying of algorithms, each with a workspace of its own.
