@@ -95,7 +95,7 @@ def test_a_picture_beyond_the_limit_fails_alone(tmp_path: Path, capsys: pytest.C
     PillowImage.new("RGB", (4000, 3000)).save(tmp_path / "large.png")
     PillowImage.new("RGB", (40, 30)).save(tmp_path / "small.png")
     code = main(
-        ["restore", str(tmp_path), "-o", str(tmp_path / "out"), "--model", "lite", "--memory", "300MB"]
+        ["restore", str(tmp_path), "-o", str(tmp_path / "out"), "--model", "lite", "--memory", "260MB"]
     )
     assert code == 3
     assert "4000x3000 needs" in capsys.readouterr().err

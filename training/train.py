@@ -296,7 +296,7 @@ class Trainer:
         if self._detail:
             term = detail_loss(output, batch.truth)
             (push,) = torch.autograd.grad(term, output, retain_graph=True)
-            slope = slope + push * harmed * (self._detail * usual_slope / max(float(push.norm()), 1e-12))
+            slope = slope + self._detail * push * harmed
             figures["detail"] = float(term.detach())
         if self._realism and self.realistic:
             push, terms = self._realism.push(output, batch.truth, usual_slope)
