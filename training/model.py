@@ -162,7 +162,7 @@ def load_exported(net: LiteNet, weights: Mapping[str, np.ndarray]) -> None:
     net.load_state_dict({key: torch.from_numpy(weights[key]).reshape(state[key].shape) for key in state})
 
 
-def count_work(net: LiteNet, size: int = 512) -> tuple[int, float]:
+def count_work(net: nn.Module, size: int = 512) -> tuple[int, float]:
     """(parameters, GFLOP of one `size` x `size` crop; a multiply-add counts two)."""
     flop = 0.0
 
