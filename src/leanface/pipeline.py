@@ -41,6 +41,8 @@ Event = Callable[[str, dict[str, Any]], None]
 """Told what has just happened: ``detected`` (faces), ``resized`` (width, height), ``enlarging``
 (done and total tiles), ``loaded`` (device)."""
 
+_FREE_KEPT = 20_000_000  # bytes of the heap that stay for the next picture
+
 
 @dataclass
 class Clock:
@@ -177,7 +179,7 @@ def run(
     try:
         return how(image, tools, options, event, clock, background)
     finally:
-        heap.give_back()
+        heap.give_back(beyond=_FREE_KEPT)
 
 
 def result_size(

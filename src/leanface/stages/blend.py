@@ -70,7 +70,8 @@ def paste(
     change, own_detail = slice(0, 3), slice(3, 6)
     stack = np.empty((size, size, 6 if lost else 3), np.float32)
     np.subtract(restored, crop, out=stack[..., change])
-    stack[..., change] *= np.float32(strength)
+    if strength != 1:
+        stack[..., change] *= np.float32(strength)
     if lost:
         np.multiply(crop, np.float32(lost), out=stack[..., own_detail])
 
@@ -78,8 +79,6 @@ def paste(
     width = max(1, round(size / max(1.0, scale_x)))
     height = max(1, round(size / max(1.0, scale_y)))
     stack = px.resize(stack, width, height)
-    if mask is not None:
-        mask = px.resize(mask[..., None], width, height)
     to_stack = np.diag([width / size, height / size]) @ matrix
 
     rows = max(1, _BAND // (x1 - x0))
@@ -96,7 +95,8 @@ def paste(
         if mask is None:
             target[:] = px.to_depth(new, out.dtype)
         else:
-            weight = px.warp(mask, place, x1 - x0, bottom - top, smooth=False)
+            seen = _from(matrix, x0, top)  # a mask is smooth: it needs no shrinking first
+            weight = px.warp(mask[..., None], seen, x1 - x0, bottom - top, smooth=False)
             before = px.to_float(target)
             new -= before
             new *= weight
