@@ -88,7 +88,15 @@ class _Graph:
             x16 = self.residual(x16, f"context.blocks16.{i}")
         x8 = self.node("Add", x8, self.grow(self.conv(x16, "context.up8")))
         x8 = self.residual(x8, "context.block8")
-        return self.node("DepthToSpace", self.conv(x8, "context.out"), blocksize=2, mode="CRD")
+        return self.shuffle(self.conv(x8, "context.out"), 2)
+
+    def shuffle(self, x: str, scale: int) -> str:
+        return self.node("DepthToSpace", x, blocksize=scale, mode="CRD")
+
+    def finish(self, picture: str, features: str) -> str:
+        hints = self.shuffle(self.conv(features, "finish.hints"), SCALE)
+        seen = self.node("Concat", picture, "input", hints, axis=1)
+        return self.conv(self.prelu(self.conv(seen, "finish.conv1"), "finish.act"), "finish.conv2")
 
 
 def build(net: LiteNet) -> onnx.ModelProto:
@@ -109,7 +117,8 @@ def build(net: LiteNet) -> onnx.ModelProto:
     detail = graph.node("Conv", packed, graph.weight("detail"), kernel_shape=[1, 1])
     kept = graph.node("Mul", graph.conv(features, "gate"), detail)
     total = graph.node("Add", graph.conv(packed, "skip"), graph.conv(features, f"body.{last}"))
-    graph.node("DepthToSpace", graph.node("Add", total, kept), name="output", blocksize=SCALE, mode="CRD")
+    picture = graph.shuffle(graph.node("Add", total, kept), SCALE)
+    graph.node("Add", picture, graph.finish(picture, features), name="output")
 
     shape = [1, 3, "height", "width"]
     proto = helper.make_graph(

@@ -75,6 +75,27 @@ class FaceContext(nn.Module):
         return F.pixel_shuffle(self.out(x8), 2)
 
 
+class Finish(nn.Module):
+    """What to add to the picture at full size: [N,3,H,W] restored, the same of the crop, features [N,64,h,w].
+
+    The body draws each block of SCALE x SCALE pixels for itself, so a texture it draws has seams between
+    blocks, seen as a mesh. These convolutions go across them. Zero at the start.
+    """
+
+    def __init__(self, hints: int = 4, width: int = 12) -> None:
+        super().__init__()
+        self.hints = nn.Conv2d(_FEATURES, hints * _SUBPIXELS, 1)
+        self.conv1 = nn.Conv2d(hints + 6, width, 3, padding=1)
+        self.act = nn.PReLU(width)
+        self.conv2 = nn.Conv2d(width, 3, 3, padding=1)
+        _silence(self.conv2)
+
+    def forward(self, picture: Tensor, crop: Tensor, features: Tensor) -> Tensor:
+        seen = torch.cat([picture, crop, F.pixel_shuffle(self.hints(features), SCALE)], 1)
+        change: Tensor = self.conv2(self.act(self.conv1(seen)))
+        return change
+
+
 class LiteNet(nn.Module):
     """Restores an aligned face crop: [N,3,H,W] RGB in [0,1] -> the same shape (not clipped).
 
@@ -85,6 +106,8 @@ class LiteNet(nn.Module):
     - `body`: the trunk, at the start exactly realesr-animevideov3-x4 for the block-averaged crop;
     - `gate`: the share of the crop's own detail (crop minus block mean) to keep, at the start none. It lets a
       good face pass unharmed although the trunk is narrow.
+
+    `finish` adds to it what takes away the seams between blocks, at the start nothing.
     """
 
     detail: Tensor
@@ -101,6 +124,7 @@ class LiteNet(nn.Module):
         _silence(self.gate)
         self.context = FaceContext()
         self.context_after = 2 * (context_after + 1)
+        self.finish = Finish()
         with torch.no_grad():
             self.skip.weight.copy_(_block_mean())
         # Not a parameter: what counts as "detail" must not drift.
@@ -115,7 +139,8 @@ class LiteNet(nn.Module):
             features = layer(features)
         out = self.skip(packed) + self.body[-1](features)
         out = out + self.gate(features) * F.conv2d(packed, self.detail.to(packed.dtype))
-        return F.pixel_shuffle(out, SCALE)
+        picture = F.pixel_shuffle(out, SCALE)
+        return picture + self.finish(picture, x, features)
 
 
 def _silence(conv: nn.Conv2d) -> None:

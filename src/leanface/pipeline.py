@@ -41,7 +41,7 @@ Event = Callable[[str, dict[str, Any]], None]
 """Told what has just happened: ``detected`` (faces), ``resized`` (width, height), ``enlarging``
 (done and total tiles), ``loaded`` (device)."""
 
-_FREE_KEPT = 20_000_000  # bytes of the heap that stay for the next picture
+_FREE_KEPT = 8_000_000  # bytes of the heap that stay for the next picture
 
 
 @dataclass

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 _BAND_ROWS = 64
-_THUMBNAIL_ROWS = 16  # of a band of a thumbnail, where each thread holds what a band is made of
+_THUMBNAIL_BYTES = 1 << 21  # of the part of a picture that a thread makes thumbnail rows of at once
 _THREADS = 2  # parts of rows at once; more would hold more
 
 Float = NDArray[np.float32]
@@ -117,13 +117,14 @@ def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
     height, width = picture.shape[:2]
     scale = min(1.0, longest / max(height, width))
     target_width, target_height = max(1, round(width * scale)), max(1, round(height * scale))
-    step = max(1, min(int(0.5 / scale), height, width))
+    step = max(1, min(max(height, width) // longest, height, width))
     rows, columns = height // step, width // step
     ratio = rows / target_height
+    band_rows = max(16, int(_THUMBNAIL_BYTES / (3 * width * step * ratio)))
     out = np.empty((target_height, target_width, 3), np.uint8)
 
     def fill(top: int) -> None:
-        bottom = min(target_height, top + _THUMBNAIL_ROWS)
+        bottom = min(target_height, top + band_rows)
         # The filter reaches one row of the target past the band.
         low, high = max(0, math.floor((top - 1) * ratio)), min(rows, math.ceil((bottom + 1) * ratio))
         band = picture[low * step : high * step, : columns * step]
@@ -136,28 +137,8 @@ def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
         out[top:bottom] = np.asarray(image.resize(size, PillowImage.Resampling.BILINEAR, box))
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(fill, range(0, target_height, _THUMBNAIL_ROWS)))
+        list(threads.map(fill, range(0, target_height, band_rows)))
     return out
-
-
-def warp(pixels: Float, matrix: Matrix, width: int, height: int, *, smooth: bool = True) -> Float:
-    """Sample [h, w, c] at ``matrix`` times each output position; 0 outside.
-
-    Args:
-        pixels: float32 [h, w, c].
-        matrix: [2, 3], from output coordinates to coordinates in ``pixels``.
-        width: of the output.
-        height: of the output.
-        smooth: bicubic, else bilinear.
-    """
-    method = PillowImage.Resampling.BICUBIC if smooth else PillowImage.Resampling.BILINEAR
-
-    def part(plane: PillowImage.Image, first: int, last: int) -> PillowImage.Image:
-        data = *matrix[0, :2], matrix[0] @ [0, first, 1], *matrix[1, :2], matrix[1] @ [0, first, 1]
-        affine = PillowImage.Transform.AFFINE
-        return plane.transform((width, last - first), affine, tuple(map(float, data)), method)
-
-    return _by_parts(pixels, part, (height, width))
 
 
 def _by_parts(

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leanface import pixels as px
+from leanface.engine.sampling import warp
 from leanface.pixels import Float, Matrix
 
 _KERNEL = 3  # pixels that a bicubic kernel may reach past the area it samples
@@ -81,7 +82,7 @@ def crop(picture: NDArray[np.uint8] | NDArray[np.uint16], matrix: Matrix, size: 
     y0, y1 = _span(top - reach, bottom + reach, picture_height)
     source = px.to_float(picture[y0:y1, x0:x1])
 
-    # Shrink first: Pillow's affine transform does not antialias.
+    # Shrink first: sampling does not antialias.
     scale_x, scale_y = (min(1.0, float(np.hypot(*matrix[:, i]))) for i in (0, 1))
     width, height = max(1, round((x1 - x0) * scale_x)), max(1, round((y1 - y0) * scale_y))
     factor_x, factor_y = width / (x1 - x0), height / (y1 - y0)
@@ -100,7 +101,7 @@ def crop(picture: NDArray[np.uint8] | NDArray[np.uint16], matrix: Matrix, size: 
     if np.allclose(to_source, [[1, 0, shift[0]], [0, 1, shift[1]]], atol=1e-6):
         out = source[shift[1] : shift[1] + size, shift[0] : shift[0] + size]
     else:
-        out = px.warp(source, to_source, size, size)
+        out = warp(source, to_source, size, size)
     return np.clip(out, 0, 1, out=out)
 
 

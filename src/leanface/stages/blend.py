@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leanface import pixels as px
+from leanface.engine.sampling import warp
 from leanface.pixels import Float, Matrix
 
-_BAND = 1 << 18  # pixels worked on at once
+_BAND = 1 << 17  # pixels worked on at once
 _FLAT = (0.1 / 255) ** 2  # mean square below which a crop has no detail to keep or lose
 _RING = (0.5, 0.95)  # where colours are compared, as shares of the way to the border
 _LEAST_SPREAD = 2 / 255  # so that an even background is not stretched
@@ -75,7 +76,7 @@ def paste(
     if lost:
         np.multiply(crop, np.float32(lost), out=stack[..., own_detail])
 
-    # Shrink first where the crop is finer than the picture: an affine transform does not antialias.
+    # Shrink first where the crop is finer than the picture: sampling does not antialias.
     width = max(1, round(size / max(1.0, scale_x)))
     height = max(1, round(size / max(1.0, scale_y)))
     stack = px.resize(stack, width, height)
@@ -85,7 +86,7 @@ def paste(
     for top in range(y0, y1, rows):
         bottom = min(y1, top + rows)
         place = _from(to_stack, x0, top)
-        warped = px.warp(stack, place, x1 - x0, bottom - top)
+        warped = warp(stack, place, x1 - x0, bottom - top)
         new = px.to_float(picture[top:bottom, x0:x1])
         if lost:
             new *= np.float32(1 - lost)
@@ -96,7 +97,7 @@ def paste(
             target[:] = px.to_depth(new, out.dtype)
         else:
             seen = _from(matrix, x0, top)  # a mask is smooth: it needs no shrinking first
-            weight = px.warp(mask[..., None], seen, x1 - x0, bottom - top, smooth=False)
+            weight = warp(mask[..., None], seen, x1 - x0, bottom - top)
             before = px.to_float(target)
             new -= before
             new *= weight
@@ -124,7 +125,7 @@ def add_grain(out: NDArray[Any], matrix: Matrix, mask: Float, wanted: float, *, 
     rows = max(1, _BAND // (x1 - x0))
     for top in range(y0, y1, rows):
         bottom = min(y1, top + rows)
-        weight = px.warp(mask[..., None], _from(matrix, x0, top), x1 - x0, bottom - top, smooth=False)[..., 0]
+        weight = warp(mask[..., None], _from(matrix, x0, top), x1 - x0, bottom - top)[..., 0]
         drawn = random.standard_normal(weight.shape, np.float32)
         # Along the soft edge the picture's own noise is partly there still: the spreads mix as the pixels do.
         mixed = wanted + weight * np.float32(there - wanted)
@@ -166,7 +167,7 @@ def _noise(area: NDArray[Any], mask: Float, matrix: Matrix) -> float:
         for x, factor in enumerate(row):
             answer += factor * px.luminance(px.to_float(area[y : y + height : step, x : x + width : step]))
     places = _from(matrix, 1.5 - step / 2, 1.5 - step / 2) @ np.diag([step, step, 1])
-    weight = px.warp(mask[..., None], places, answer.shape[1], answer.shape[0], smooth=False)[..., 0]
+    weight = warp(mask[..., None], places, answer.shape[1], answer.shape[0])[..., 0]
     seen = np.abs(answer[weight > 0.5])
     return float(np.median(seen)) / _NOISE_GAIN if seen.size else 0.0
 
@@ -180,11 +181,12 @@ def _from(matrix: Matrix, x: float, y: float) -> Matrix:
 
 @cache
 def feather(size: int) -> Float:
-    """The mask of a face crop, [size, size]: 1 around the face, falling smoothly to 0 at the crop's border.
+    """The mask of a face crop, [size, size]: 1 around the face, falling smoothly to 0 in the outermost
+    pixels.
 
     It is drawn in crop coordinates, so that the soft edge grows with the face.
     """
-    along = np.abs((np.arange(size, dtype=np.float32) + np.float32(0.5)) * (2 / size) - 1)
+    along = np.abs(np.linspace(-1, 1, size, dtype=np.float32))
     radius = (along[:, None] ** 6 + along[None, :] ** 6) ** (1 / 6)  # a square with round corners
     t = np.clip((1 - radius) / (1 - _CORE), 0, 1)
     mask: Float = (t * t * (3 - 2 * t)).astype(np.float32)

@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,36 @@ def open_session(graph: Graph, *, device: str, precision: str, threads: int, lim
     if folder:
         _unmap_read(folder)
     return _OpenVinoSession(compiled, device, precision)
+
+
+@cache
+def _sampler() -> Any:
+    """A picture [1,c,h,w] and places [1,y,x,2] (-1 and 1 are its borders) -> what is there, [1,c,y,x]."""
+    core, ops = _core(), import_module("openvino.opset13")
+    picture = ops.parameter([1, -1, -1, -1], np.float32, name="picture")
+    places = ops.parameter([1, -1, -1, 2], np.float32, name="places")
+    mode = {"mode": "bicubic", "padding_mode": "border", "align_corners": False}
+    graph = _library().Model([ops.grid_sample(picture, places, mode)], [picture, places])
+    config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": "2"}
+    return core.compile_model(graph, "CPU", config | {"CPU_RUNTIME_CACHE_CAPACITY": "0"})
+
+
+def sample(planes: NDArray[np.float32], places: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values of a picture between its pixels, bicubic.
+
+    Args:
+        planes: float32 [1, c, h, w].
+        places: float32 [y, x, 2], across and down; -1 and 1 are the outer edges of the first and last pixels,
+            past which the nearest pixel counts.
+
+    Returns:
+        float32 [1, c, y, x].
+    """
+    out: NDArray[np.float32] = np.empty((1, planes.shape[1], *places.shape[:2]), np.float32)
+    request = _sampler().create_infer_request()
+    request.set_output_tensor(_library().Tensor(out, shared_memory=True))
+    request.infer({"picture": planes, "places": places[None]}, share_inputs=True, share_outputs=True)
+    return out
 
 
 def _explained(core: Any, model: Path, device: str, error: Exception) -> DeviceError | ModelError:
