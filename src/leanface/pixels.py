@@ -161,7 +161,7 @@ def _by_parts(
 
 
 def planes(pixels: Float) -> Float:
-    """[h, w, 3] -> [1, 3, h, w], the layout of the networks."""
+    """[h, w, c] -> [1, c, h, w], the layout of the networks."""
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 
 

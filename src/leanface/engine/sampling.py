@@ -12,6 +12,8 @@ from leanface.engine import heap
 from leanface.engine.backends import openvino
 from leanface.pixels import Float, Matrix
 
+_BAND = 1 << 17  # pixels sampled at once
+
 
 def warp(pixels: Float, matrix: Matrix, width: int, height: int) -> Float:
     """Sample [h, w, c] at ``matrix`` times each output position; outside, the nearest pixel.
@@ -24,17 +26,23 @@ def warp(pixels: Float, matrix: Matrix, width: int, height: int) -> Float:
         width: of the output.
         height: of the output.
     """
+    out = np.empty((height, width, pixels.shape[2]), np.float32)
+    rows = max(1, _BAND // width)
     with heap.large_blocks_returned():
-        found = openvino.sample(px.planes(pixels), _places(pixels, matrix, width, height))
-        return px.interleaved(found)
+        planes = px.planes(pixels)
+        for top in range(0, height, rows):
+            bottom = min(height, top + rows)
+            found = openvino.sample(planes, _places(pixels, matrix, width, top, bottom))
+            out[top:bottom] = found[0].transpose(1, 2, 0)
+    return out
 
 
-def _places(pixels: Float, matrix: Matrix, width: int, height: int) -> Float:
-    """Where to sample, [height, width, 2]; -1 and 1 are the borders of the picture."""
+def _places(pixels: Float, matrix: Matrix, width: int, top: int, bottom: int) -> Float:
+    """Where to sample for rows of the output, [bottom - top, width, 2]; -1 and 1 are its borders."""
     scale = 2 / np.array([[pixels.shape[1]], [pixels.shape[0]]], np.float64)
     across, down, start = ((matrix * scale)[:, i] for i in range(3))
-    x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
-    places = np.empty((height, width, 2), np.float32)
+    x, y = np.arange(width) + 0.5, np.arange(top, bottom)[:, None] + 0.5
+    places = np.empty((bottom - top, width, 2), np.float32)
     for axis in range(2):
         row, column = across[axis] * x + start[axis] - 1, down[axis] * y
         np.add(row.astype(np.float32), column.astype(np.float32), out=places[..., axis])

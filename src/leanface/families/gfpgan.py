@@ -38,7 +38,7 @@ FAMILY = Family(
             licence="Apache-2.0 with non-commercial parts",
             origin="TencentARC/GFPGAN",
             precisions=("fp32", "bf16"),
-            options=(Option("bf16", 575_000_000), Option("fp32", 985_000_000)),
+            options=(Option("bf16", 575_000_000), Option("fp32", 986_000_000)),
             about="light to heavy damage, smooth skin",
         ),
     ),

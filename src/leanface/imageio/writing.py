@@ -30,7 +30,7 @@ from leanface.types import FileOptions, Image
 _PART = ".leanface-{}.part"
 _XMP_KEY = b"XML:com.adobe.xmp\0\0\0\0\0"  # keyword, not compressed, no language, no translation
 _JPEG_SEGMENT = 65_533  # bytes
-_LARGE = 4_000_000  # values; beyond, the best Huffman tables take more time and memory than their 4 % are worth
+_LARGE = 4_000_000  # values; for more, the best Huffman tables take more time and memory than they are worth
 _HOMES = {
     "photoshop": ("IPTC or Photoshop's data", ("JPEG", "TIFF")),
     "comment": ("the comment", ("JPEG",)),
