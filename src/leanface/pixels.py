@@ -7,7 +7,6 @@ channel at a time as 32-bit floats, so that 8 and 16 bit take the same path and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -101,11 +100,20 @@ def stretch(pixels: Float, box: tuple[float, float, float, float], width: int, h
     right, bottom = min(float(pixels.shape[1]), box[2]), min(float(pixels.shape[0]), box[3])
     ratio = (bottom - top) / height
 
-    def part(plane: PillowImage.Image, first: int, last: int) -> PillowImage.Image:
-        inside = left, top + first * ratio, right, min(bottom, top + last * ratio)
-        return plane.resize((width, last - first), PillowImage.Resampling.BICUBIC, inside)
+    out = np.empty((height, width, pixels.shape[2]), np.float32)
 
-    return _by_parts(pixels, part, (height, width))
+    def fill(first: int, last: int) -> None:
+        inside = left, top + first * ratio, right, min(bottom, top + last * ratio)
+        for c in range(pixels.shape[2]):
+            plane = PillowImage.fromarray(np.ascontiguousarray(pixels[..., c]))
+            part = plane.resize((width, last - first), PillowImage.Resampling.BICUBIC, inside)
+            out[first:last, :, c] = np.asarray(part)
+
+    parts = min(_THREADS, height)
+    bounds = [height * n // parts for n in range(parts + 1)]
+    with ThreadPoolExecutor(parts) as threads:  # Pillow lets other threads work meanwhile
+        list(threads.map(fill, bounds[:-1], bounds[1:]))
+    return out
 
 
 def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
@@ -138,25 +146,6 @@ def thumbnail(picture: NDArray[Any], longest: int) -> NDArray[np.uint8]:
 
     with ThreadPoolExecutor(_THREADS) as threads:
         list(threads.map(fill, range(0, target_height, band_rows)))
-    return out
-
-
-def _by_parts(
-    pixels: Float, change: Callable[[PillowImage.Image, int, int], PillowImage.Image], shape: tuple[int, int]
-) -> Float:
-    """What ``change`` makes of each channel: rows ``first`` to ``last`` of the output at a time."""
-    height, width = shape
-    out = np.empty((height, width, pixels.shape[2]), np.float32)
-
-    def fill(first: int, last: int) -> None:
-        for c in range(pixels.shape[2]):
-            plane = PillowImage.fromarray(np.ascontiguousarray(pixels[..., c]))
-            out[first:last, :, c] = np.asarray(change(plane, first, last))
-
-    parts = min(_THREADS, height)
-    bounds = [height * n // parts for n in range(parts + 1)]
-    with ThreadPoolExecutor(parts) as threads:  # Pillow lets other threads work meanwhile
-        list(threads.map(fill, bounds[:-1], bounds[1:]))
     return out
 
 

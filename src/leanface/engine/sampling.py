@@ -1,6 +1,6 @@
 """Samples a picture along a matrix, which takes most of the time of aligning and blending.
 
-Pillow's transform takes eight times as long, and sharpens. Coordinates are those of ``leanface.pixels``.
+Pillow's transform takes several times as long, and sharpens. Coordinates are those of ``leanface.pixels``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def warp(pixels: Float, matrix: Matrix, width: int, height: int) -> Float:
 
 
 def _places(pixels: Float, matrix: Matrix, width: int, top: int, bottom: int) -> Float:
-    """Where to sample for rows of the output, [bottom - top, width, 2]; -1 and 1 are its borders."""
+    """Where to sample for some rows, [bottom - top, width, 2]; -1 and 1 are the borders of ``pixels``."""
     scale = 2 / np.array([[pixels.shape[1]], [pixels.shape[0]]], np.float64)
     across, down, start = ((matrix * scale)[:, i] for i in range(3))
     x, y = np.arange(width) + 0.5, np.arange(top, bottom)[:, None] + 0.5

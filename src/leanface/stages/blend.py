@@ -68,30 +68,26 @@ def paste(
     lost = 0.0
     if min(scale_x, scale_y) < 1:
         lost = strength * (1 - (kept_detail(crop, restored) if kept is None else kept))
-    change, own_detail = slice(0, 3), slice(3, 6)
-    stack = np.empty((size, size, 6 if lost else 3), np.float32)
-    np.subtract(restored, crop, out=stack[..., change])
+    change = restored - crop
     if strength != 1:
-        stack[..., change] *= np.float32(strength)
-    if lost:
-        np.multiply(crop, np.float32(lost), out=stack[..., own_detail])
+        change *= np.float32(strength)
+    if lost:  # the picture's share that goes comes back as fine as the crop holds it
+        change += crop * np.float32(lost)
 
     # Shrink first where the crop is finer than the picture: sampling does not antialias.
     width = max(1, round(size / max(1.0, scale_x)))
     height = max(1, round(size / max(1.0, scale_y)))
-    stack = px.resize(stack, width, height)
-    to_stack = np.diag([width / size, height / size]) @ matrix
+    change = px.resize(change, width, height)
+    to_change = np.diag([width / size, height / size]) @ matrix
 
     rows = max(1, _BAND // (x1 - x0))
     for top in range(y0, y1, rows):
         bottom = min(y1, top + rows)
-        place = _from(to_stack, x0, top)
-        warped = warp(stack, place, x1 - x0, bottom - top)
+        place = _from(to_change, x0, top)
         new = px.to_float(picture[top:bottom, x0:x1])
         if lost:
             new *= np.float32(1 - lost)
-            new += warped[..., own_detail]
-        new += warped[..., change]
+        new += warp(change, place, x1 - x0, bottom - top)
         target = out[top:bottom, x0:x1]
         if mask is None:
             target[:] = px.to_depth(new, out.dtype)

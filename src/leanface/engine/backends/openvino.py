@@ -7,7 +7,6 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,7 @@ def open_session(graph: Graph, *, device: str, precision: str, threads: int, lim
 @cache
 def _sampler() -> Any:
     """A picture [1,c,h,w] and places [1,y,x,2] (-1 and 1 are its borders) -> what is there, [1,c,y,x]."""
-    core, ops = _core(), import_module("openvino.opset13")
+    core, ops = _core(), _library().opset13
     picture = ops.parameter([1, -1, -1, -1], np.float32, name="picture")
     places = ops.parameter([1, -1, -1, 2], np.float32, name="places")
     mode = {"mode": "bicubic", "padding_mode": "border", "align_corners": False}
@@ -172,11 +171,17 @@ def sample(planes: NDArray[np.float32], places: NDArray[np.float32]) -> NDArray[
 
     Returns:
         float32 [1, c, y, x].
+
+    Raises:
+        EngineError: it failed; OutOfMemoryError where memory was short.
     """
     out: NDArray[np.float32] = np.empty((1, planes.shape[1], *places.shape[:2]), np.float32)
-    request = _sampler().create_infer_request()
-    request.set_output_tensor(_library().Tensor(out, shared_memory=True))
-    request.infer({"picture": planes, "places": places[None]}, share_inputs=True, share_outputs=True)
+    try:
+        request = _sampler().create_infer_request()
+        request.set_output_tensor(_library().Tensor(out, shared_memory=True))
+        request.infer({"picture": planes, "places": places[None]}, share_inputs=True, share_outputs=True)
+    except (RuntimeError, MemoryError) as error:
+        raise failed(NAME, "cpu", "fp32", error) from error
     return out
 
 
